@@ -1,0 +1,53 @@
+"""evenly makes a network learn every predictive feature in its data, not only the easy ones, and shows whether it did."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Data": "evenly.data",
+    "Split": "evenly.data",
+    "Upsample": "evenly.data",
+    "ProgressiveExpansion": "evenly.data",
+    "GroupBalanced": "evenly.data",
+    "SAM": "evenly.optim",
+    "ASAM": "evenly.optim",
+    "LSAM": "evenly.optim",
+    "RandomPerturbation": "evenly.optim",
+    "EvenlyError": "evenly.errors",
+    "group_accuracy": "evenly.engine",
+    "hard_examples": "evenly.methods",
+    "train": "evenly.experiment",
+    "compare": "evenly.comparison",
+}
+__all__ = [*_HOMES, "__version__"]
+
+if TYPE_CHECKING:
+    from evenly.comparison import compare as compare
+    from evenly.data import Data as Data
+    from evenly.data import GroupBalanced as GroupBalanced
+    from evenly.data import ProgressiveExpansion as ProgressiveExpansion
+    from evenly.data import Split as Split
+    from evenly.data import Upsample as Upsample
+    from evenly.engine import group_accuracy as group_accuracy
+    from evenly.errors import EvenlyError as EvenlyError
+    from evenly.experiment import train as train
+    from evenly.methods import hard_examples as hard_examples
+    from evenly.optim import ASAM as ASAM
+    from evenly.optim import LSAM as LSAM
+    from evenly.optim import SAM as SAM
+    from evenly.optim import RandomPerturbation as RandomPerturbation
+
+
+def __getattr__(name: str) -> Any:
+    """Names are looked up where they live when first used, so that ``import evenly`` stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'evenly' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,60 @@
+"""The user's own arrays from one `.npz` file: `x` (N, ...), `y` (N,), optionally `groups` and `split`.
+
+`split` names each example's part: "train", "validation" or "test". Without it 60/20/20, stratified by label and group,
+drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from evenly.data.contract import SPLITS, Data, Split
+from evenly.errors import EvenlyError
+from evenly.randomness import derive
+
+
+def npz(path: str | Path, seed: int = 0) -> Data:
+    """Read a data set from an `.npz` file; nothing in the file is executed."""
+    path = Path(path)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            columns = {key: archive[key] for key in archive.files}
+    except FileNotFoundError:
+        raise EvenlyError(f"there is no file {str(path)!r}; give an .npz file or a name from `evenly datasets`") from None
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise EvenlyError(f"{path} cannot be read as plain arrays ({error}); save it with numpy.savez(path, x=..., y=...)") from None
+    if unknown := set(columns) - {"x", "y", "groups", "split"}:
+        raise EvenlyError(f"{path} holds {', '.join(sorted(unknown))}; evenly reads x, y, groups and split")
+    if missing := {"x", "y"} - set(columns):
+        raise EvenlyError(f"{path} lacks {' and '.join(sorted(missing))}; save it with numpy.savez(path, x=..., y=...)")
+    x, y, groups = columns["x"], columns["y"], columns.get("groups")
+    for name, column in columns.items():
+        if len(np.atleast_1d(column)) != len(x):
+            raise EvenlyError(f"{name} in {path} has {len(np.atleast_1d(column))} rows, x has {len(x)}; give one row for each example")
+    if len(x) == 0:
+        raise EvenlyError(f"the training set in {path} is empty; give it at least one example")
+    split = columns.get("split")
+    split = _draw_split(y, groups, seed) if split is None else split.astype(str)
+    if strange := set(split.tolist()) - set(SPLITS):
+        raise EvenlyError(f"split {sorted(strange)[0]!r} in {path} is not known; use {', '.join(SPLITS)}")
+    parts = {
+        name: Split(x[split == name], y[split == name], None if groups is None else groups[split == name], name=name)
+        for name in SPLITS
+        if name == "train" or (split == name).any()
+    }
+    return Data(**parts, name=path.stem, options={"file": path.name})
+
+
+def _draw_split(y: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
+    """60/20/20, the same shares within every (label, group): examples in random order, dealt out by their rank."""
+    key = y if groups is None or groups.ndim > 1 else np.unique(np.stack([y, groups]), axis=1, return_inverse=True)[1]
+    random = np.random.default_rng(derive(seed, "split"))
+    split = np.empty(len(y), dtype="<U10")
+    for value in np.unique(key):
+        members = random.permutation(np.flatnonzero(key == value))
+        rank = (np.arange(len(members)) + 0.5) / len(members)
+        split[members] = np.where(rank < 0.6, "train", np.where(rank < 0.8, "validation", "test"))
+    return split

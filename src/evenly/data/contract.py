@@ -1,0 +1,230 @@
+"""The one contract for a data set: inputs, labels, groups and attributes in up to three splits.
+
+Inputs are a tensor held in memory (uint8 images stay uint8) or any `torch.utils.data.Dataset` that returns ``(x, y)``.
+Groups and attributes are arrays beside the inputs, in the same order. Nothing assumes that storage is sorted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from evenly.errors import EvenlyError
+
+SPLITS = ("train", "validation", "test")
+
+
+class Split:
+    """One split: ``inputs`` (N, ...) or a Dataset, ``labels`` (N,) in 0..K-1, ``groups`` (N,) or boolean (N, G).
+
+    Args:
+        inputs: a tensor, an array (float64 arrays become float32) or a Dataset of ``(x, y)``.
+        labels: (N,) integers. May be left out for a Dataset, which is then read through once to collect them.
+        groups: (N,) integers from 0, or boolean (N, G) where groups overlap (these serve evaluation only).
+        attributes: integer (N,) columns by name.
+    """
+
+    def __init__(
+        self,
+        inputs: Any,
+        labels: Any = None,
+        groups: Any = None,
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        name: str = "train",
+    ) -> None:
+        self.name = name
+        self.inputs: Tensor | Dataset[Any] = _as_inputs(inputs, name)
+        count = len(self.inputs)  # type: ignore[arg-type]
+        if count == 0:
+            raise EvenlyError(f"the {name} set is empty; give it at least one example")
+        if labels is None:
+            if isinstance(self.inputs, Tensor):
+                raise EvenlyError(f"the {name} set has inputs but no labels; give labels of shape ({count},)")
+            labels = _labels_of(self.inputs)
+        self.labels = _as_integers(labels, f"{name} labels", count)
+        self.groups = None if groups is None else _as_groups(groups, name, count)
+        self.attributes = {
+            key: _as_integers(column, f"{name} attribute {key!r}", count)
+            for key, column in (attributes or {}).items()
+        }
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        kind = tuple(self.inputs.shape[1:]) if isinstance(self.inputs, Tensor) else type(self.inputs).__name__
+        return f"Split({self.name}: {len(self)} examples of {kind})"
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        if isinstance(self.inputs, Tensor):
+            return tuple(self.inputs.shape[1:])
+        return tuple(torch.as_tensor(self.inputs[0][0]).shape)
+
+    def to(self, device: torch.device) -> Split:
+        """This split with its in-memory tensors on a device; a Dataset stays where it is."""
+        moved = object.__new__(Split)
+        moved.name, moved.attributes = self.name, self.attributes
+        moved.inputs = self.inputs.to(device) if isinstance(self.inputs, Tensor) else self.inputs
+        moved.labels = self.labels.to(device)
+        moved.groups = None if self.groups is None else self.groups.to(device)
+        return moved
+
+
+@dataclass
+class Data:
+    """A data set. Each split is a `Split`, a tuple ``(inputs, labels[, groups])`` or a Dataset of ``(x, y)``.
+
+    Args:
+        train, validation, test: the splits; only `train` is needed to train, `test` to report.
+        name: how reports call it.
+        class_names, group_names: how reports call label k and group g.
+        observe: called with the network after every epoch; what it returns goes into the metrics
+            (the patch law reports alignments with its planted directions).
+        recipe: settings of `evenly.train` that suit this data, used where the user gives none.
+        options: how the data was made; stored with every run.
+    """
+
+    train: Any
+    validation: Any = None
+    test: Any = None
+    name: str = "data"
+    class_names: Sequence[str] | None = None
+    group_names: Sequence[str] | None = None
+    observe: Callable[[nn.Module], dict[str, float]] | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.train = _as_split(self.train, "train")
+        self.validation = None if self.validation is None else _as_split(self.validation, "validation")
+        self.test = None if self.test is None else _as_split(self.test, "test")
+        present = self.train.labels.unique()
+        if not torch.equal(present, torch.arange(len(present))):
+            shown = ", ".join(str(k) for k in present[:6].tolist()) + (", ..." if len(present) > 6 else "")
+            raise EvenlyError(
+                f"training labels must be 0..K-1 with every class present; found {shown}: "
+                "renumber them, e.g. numpy.unique(labels, return_inverse=True)[1]"
+            )
+        if len(present) < 2:
+            raise EvenlyError("the training set has one class only; there is nothing to tell apart")
+        for split in self.splits.values():
+            if int(split.labels.min()) < 0 or int(split.labels.max()) >= self.classes:
+                raise EvenlyError(
+                    f"{split.name} label {int(split.labels.max())} never occurs in training "
+                    f"(classes 0..{self.classes - 1}); remove these examples or add the class to the training set"
+                )
+            if split.example_shape != self.train.example_shape and isinstance(split.inputs, Tensor):
+                raise EvenlyError(
+                    f"{split.name} inputs have shape {split.example_shape}, training inputs {self.train.example_shape}; "
+                    "bring them to one shape"
+                )
+            if (split.groups is None) != (self.train.groups is None):
+                raise EvenlyError(f"groups are given for one of train and {split.name} only; give both or neither")
+        for names, count, what in (
+            (self.class_names, self.classes, "class"),
+            (self.group_names, self.group_count, "group"),
+        ):
+            if names is not None and len(names) != count:
+                raise EvenlyError(f"{len(names)} {what} names for {count}; give one name for each")
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The splits there are, by name."""
+        return {name: split for name in SPLITS if (split := getattr(self, name)) is not None}
+
+    @property
+    def classes(self) -> int:
+        """The number of classes K."""
+        return int(self.train.labels.max()) + 1
+
+    @property
+    def group_count(self) -> int:
+        """The number of groups over all splits; 0 where there are none."""
+        counts = [
+            split.groups.shape[1] if split.groups.dtype == torch.bool else int(split.groups.max()) + 1
+            for split in self.splits.values()
+            if split.groups is not None
+        ]
+        return max(counts, default=0)
+
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that change when any input, label or group does (of a Dataset: its labels and length)."""
+        digest = hashlib.sha256()
+        for name, split in self.splits.items():
+            digest.update(name.encode())
+            for array in (split.inputs, split.labels, split.groups):
+                if isinstance(array, Tensor):
+                    digest.update(str((array.dtype, tuple(array.shape))).encode())
+                    digest.update(array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+def _as_split(value: Any, name: str) -> Split:
+    if isinstance(value, Split):
+        value.name = name
+        return value
+    if isinstance(value, tuple | list):
+        if len(value) not in (2, 3):
+            raise EvenlyError(f"the {name} set is a tuple of {len(value)}; give (inputs, labels) or (inputs, labels, groups)")
+        return Split(*value, name=name)
+    return Split(value, name=name)
+
+
+def _as_inputs(inputs: Any, name: str) -> Any:
+    if isinstance(inputs, np.ndarray):
+        inputs = torch.from_numpy(inputs.astype(np.float32) if inputs.dtype == np.float64 else np.ascontiguousarray(inputs))
+    if isinstance(inputs, Tensor):
+        if inputs.ndim < 2:
+            raise EvenlyError(
+                f"the {name} inputs have shape {tuple(inputs.shape)}; give (N, features) or (N, channels, height, width)"
+            )
+        if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+            bad = (~torch.isfinite(inputs)).flatten(1).any(1).nonzero().flatten()
+            raise EvenlyError(
+                f"{len(bad)} of {len(inputs)} {name} inputs hold NaN or infinity, the first at index {int(bad[0])}; "
+                "fill or drop them"
+            )
+        return inputs
+    if not hasattr(inputs, "__getitem__") or not hasattr(inputs, "__len__"):
+        raise EvenlyError(
+            f"the {name} inputs are a {type(inputs).__name__}; give a tensor, an array or a Dataset with a length"
+        )
+    return inputs
+
+
+def _labels_of(dataset: Any) -> Tensor:
+    targets = getattr(dataset, "targets", None)
+    if targets is not None and len(targets) == len(dataset):
+        return torch.as_tensor(targets)
+    return torch.tensor([int(dataset[i][1]) for i in range(len(dataset))])
+
+
+def _as_integers(values: Any, what: str, count: int) -> Tensor:
+    tensor = torch.as_tensor(values).detach().cpu()
+    if tensor.shape != (count,):
+        raise EvenlyError(f"{what} have shape {tuple(tensor.shape)} for {count} examples; give one integer for each")
+    if tensor.is_floating_point() and not bool((tensor == tensor.round()).all()):
+        raise EvenlyError(f"{what} are not whole numbers (e.g. {float(tensor[tensor != tensor.round()][0])}); give integers")
+    return tensor.long()
+
+
+def _as_groups(groups: Any, name: str, count: int) -> Tensor:
+    tensor = torch.as_tensor(groups).detach().cpu()
+    if tensor.dtype == torch.bool and tensor.ndim == 2:
+        if len(tensor) != count:
+            raise EvenlyError(f"{name} groups have {len(tensor)} rows for {count} examples; give one row for each")
+        return tensor
+    tensor = _as_integers(tensor, f"{name} groups", count)
+    if int(tensor.min()) < 0:
+        raise EvenlyError(f"{name} groups hold {int(tensor.min())}; number the groups from 0")
+    return tensor

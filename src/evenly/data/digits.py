@@ -1,0 +1,104 @@
+"""Shortcut digits: scikit-learn's 8x8 handwritten digits, real images, with a planted easy feature.
+
+The label is which half of the digits an image is from: 0-4 or 5-9. The shortcut is one bright edge column, left or
+right. In `shortcut_digits` every image carries a shortcut and on a share `rate` of the training images it tells the label;
+validation and test show every image with both shortcuts, so that all four groups (label, shortcut) are equally well
+measured. In `partial_digits` the shortcut is always right but a share of the images lacks it, alike in all splits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenly.data.contract import Data, Split
+from evenly.errors import EvenlyError
+from evenly.randomness import derive, generator
+
+TRAIN, VALIDATION = 1000, 397  # of 1,797; the rest is the test set
+LEFT, RIGHT, NONE = 0, 1, 2
+CLASS_NAMES = ("0-4", "5-9")
+
+
+def shortcut_digits(rate: float = 0.97, brightness: float = 1.0, seed: int = 0) -> Data:
+    """Digits whose bright edge agrees with the label at `rate` in training; four groups (label, edge)."""
+    _check(rate, "rate", brightness)
+    parts = _images(seed)
+    images, labels = parts["train"]
+    edge = torch.where(_share(1 - rate, labels, seed, "shortcut"), 1 - labels, labels)
+    splits = {"train": _split("train", images, labels, edge, brightness)}
+    for name in ("validation", "test"):
+        images, labels = parts[name]
+        both = torch.cat([torch.full_like(labels, LEFT), torch.full_like(labels, RIGHT)])
+        splits[name] = _split(name, images.repeat(2, 1, 1, 1), labels.repeat(2), both, brightness)
+    return Data(
+        **splits,
+        name="shortcut-digits",
+        class_names=CLASS_NAMES,
+        group_names=[f"{digits}, {edge} edge" for digits in CLASS_NAMES for edge in ("left", "right")],
+        recipe=_RECIPE | {"select": "worst-group"},
+        options={"rate": rate, "brightness": brightness, "seed": seed},
+    )
+
+
+def partial_digits(missing: float = 0.1, brightness: float = 1.0, seed: int = 0) -> Data:
+    """Digits whose bright edge always tells the label, but a share `missing` has no bright edge, in test as in training."""
+    _check(missing, "missing", brightness)
+    splits = {}
+    for name, (images, labels) in _images(seed).items():
+        lacks = _share(missing, labels, seed, name)
+        splits[name] = _split(name, images, labels, torch.where(lacks, NONE, labels), brightness, lacks.long())
+    return Data(
+        **splits,
+        name="partial-digits",
+        class_names=CLASS_NAMES,
+        group_names=[f"{digits}, {edge}" for digits in CLASS_NAMES for edge in ("bright edge", "no edge")],
+        recipe=_RECIPE,
+        options={"missing": missing, "brightness": brightness, "seed": seed},
+    )
+
+
+_RECIPE = {"model": "mlp", "epochs": 40, "batch_size": 32, "lr": 0.05, "momentum": 0.9, "rho": 0.05}
+
+
+def _images(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """uint8 images (N, 1, 8, 8) and labels of each split, the digits stratified over the splits."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    bundle = load_digits()
+    images = torch.from_numpy(np.round(bundle.images * (255 / 16)).astype(np.uint8))[:, None]
+    digit = bundle.target
+    state = derive(seed, "digits") % 2**32
+    train, rest = train_test_split(np.arange(len(digit)), train_size=TRAIN, stratify=digit, random_state=state)
+    validation, test = train_test_split(rest, train_size=VALIDATION, stratify=digit[rest], random_state=state)
+    half = torch.from_numpy((digit >= 5).astype(np.int64))
+    return {
+        name: (images[index], half[index])
+        for name, index in (("train", train), ("validation", validation), ("test", test))
+    }
+
+
+def _share(share: float, labels: Tensor, seed: int, purpose: str) -> Tensor:
+    """(N,) True for a share of the examples of each class, drawn at random; the count is exact, not only its mean."""
+    drawn = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        members = (labels == label).nonzero().flatten()
+        order = torch.randperm(len(members), generator=generator(seed, purpose, int(label)))
+        drawn[members[order[: round(share * len(members))]]] = True
+    return drawn
+
+
+def _split(name: str, images: Tensor, labels: Tensor, edge: Tensor, brightness: float, group: Tensor | None = None) -> Split:
+    images = images.clone()
+    bright = round(255 * brightness)
+    images[edge == LEFT, :, :, 0] = bright
+    images[edge == RIGHT, :, :, -1] = bright
+    return Split(images, labels, 2 * labels + (edge if group is None else group), {"edge": edge}, name=name)
+
+
+def _check(share: float, what: str, brightness: float) -> None:
+    for name, value in ((what, share), ("brightness", brightness)):
+        if not 0 <= value <= 1:
+            raise EvenlyError(f"{name} {value} is not a share; give a number in [0, 1]")

@@ -1,0 +1,113 @@
+"""Patch data: a strong feature that often suffices, a weak one that always does, and noise.
+
+    x = P patches in R^d, in random order:  strong * s * v_strong,   weak * y * v_weak,   noise ~ N(0, noise^2 I)
+
+with y = ±1 and s = y with probability alpha. Otherwise the strong feature is absent, s = 0 (Nguyen et al. 2024,
+Definition 3.1: easy and difficult features) or opposite, s = -y (Deng et al. 2023, Definition 2.1: spurious and core
+features). Labels are stored as 0/1. Groups are (label, does s agree with y): 2 * label + (0 if s = y else 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from evenly.data.contract import Data, Split
+from evenly.errors import EvenlyError
+from evenly.randomness import generator
+
+
+@dataclass(frozen=True)
+class PatchLaw:
+    """The family of laws. `noise` is the standard deviation per coordinate (the papers' sigma_p / sqrt(d))."""
+
+    strong: float = 1.0
+    weak: float = 0.2
+    alpha: float = 0.9
+    otherwise: Literal["absent", "opposite"] = "absent"
+    noise: float = 0.125
+    dimension: int = 50
+    patches: int = 3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise EvenlyError(f"alpha {self.alpha} is not a probability; give a number in [0, 1]")
+        if self.otherwise not in ("absent", "opposite"):
+            raise EvenlyError(f"otherwise {self.otherwise!r} is not known; give 'absent' or 'opposite'")
+        if self.dimension < 2 or self.patches < 2:
+            raise EvenlyError(
+                f"dimension {self.dimension} and patches {self.patches}: two orthogonal features need at least 2 of each"
+            )
+
+    def directions(self, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """The planted unit vectors (v_strong, v_weak), each (d,): a random orthonormal pair."""
+        pair = torch.randn(self.dimension, 2, generator=generator(seed, "directions"), dtype=torch.float64)
+        basis = torch.linalg.qr(pair).Q.float()
+        return basis[:, 0].clone(), basis[:, 1].clone()
+
+    def sample(self, count: int, seed: int = 0, split: str = "train") -> Split:
+        """Draw `count` examples: inputs (count, P, d), labels 0/1, groups 0..3, attribute `strong` (1 where s = y)."""
+        draw = generator(seed, "patches", split)
+        v_strong, v_weak = self.directions(seed)
+        y = torch.randint(0, 2, (count,), generator=draw) * 2 - 1
+        agrees = torch.rand(count, generator=draw) < self.alpha
+        s = torch.where(agrees, y, 0 if self.otherwise == "absent" else -y)
+        x = torch.randn(count, self.patches, self.dimension, generator=draw) * self.noise
+        x[:, 0] = self.strong * s[:, None] * v_strong
+        x[:, 1] = self.weak * y[:, None] * v_weak
+        order = torch.rand(count, self.patches, generator=draw).argsort(1)
+        x = x.gather(1, order[:, :, None].expand_as(x))
+        label = (y + 1) // 2
+        return Split(x, label, 2 * label + (~agrees).long(), {"strong": agrees.long()}, name=split)
+
+    def alignment(self, filters: Tensor, seed: int = 0) -> tuple[float, float]:
+        """(G_strong, G_weak): the largest inner product of a filter, rows of (J, d), with each planted direction."""
+        planted = torch.stack(self.directions(seed), dim=1).to(filters)
+        return tuple((filters.detach() @ planted).amax(0).tolist())  # type: ignore[return-value]
+
+    def data(self, count: int, seed: int, *, name: str, features: tuple[str, str], recipe: dict[str, object]) -> Data:
+        """The three splits; training on it records both alignments after every epoch."""
+
+        def observe(model: nn.Module) -> dict[str, float]:
+            filters = getattr(model, "filters", None)
+            if not isinstance(filters, Tensor) or filters.shape[-1] != self.dimension:
+                return {}
+            return {
+                f"alignment_{feature}": value
+                for feature, value in zip(features, self.alignment(filters, seed), strict=True)
+            }
+
+        if count < 1:
+            raise EvenlyError(f"n {count} leaves the training set empty; give at least 1")
+        return Data(
+            train=self.sample(count, seed, "train"),
+            validation=self.sample(max(count // 4, 1), seed, "validation"),
+            test=self.sample(count, seed, "test"),
+            name=name,
+            class_names=("-1", "+1"),
+            group_names=[f"y={y}, {features[0]} {how}" for y in ("-1", "+1") for how in ("agrees", self.otherwise)],
+            observe=observe,
+            recipe=recipe,
+            options={"n": count, "seed": seed, **asdict(self)},
+        )
+
+
+def patches(n: int = 10_000, beta_e: float = 1.0, beta_d: float = 0.2, alpha: float = 0.9, noise: float = 0.125,
+            seed: int = 0) -> Data:
+    """Easy and difficult features; a share 1 - alpha of the examples lacks the easy one."""
+    law = PatchLaw(strong=beta_e, weak=beta_d, alpha=alpha, otherwise="absent", noise=noise)
+    recipe = {"model": "cubic-cnn", "epochs": 600, "batch_size": None, "lr": 0.1, "momentum": 0.0, "rho": 0.02}
+    return law.data(n, seed, name="patches", features=("easy", "difficult"), recipe=recipe)
+
+
+def spurious_patches(n: int = 10_000, beta_s: float = 1.0, beta_c: float = 0.2, alpha: float = 0.98, noise: float = 0.125,
+                     seed: int = 0) -> Data:
+    """Spurious and core features; on a share 1 - alpha of the examples the spurious one points to the other class."""
+    law = PatchLaw(strong=beta_s, weak=beta_c, alpha=alpha, otherwise="opposite", noise=noise)
+    recipe = {
+        "model": "cubic-cnn-bias", "epochs": 400, "batch_size": None, "lr": 0.1, "momentum": 0.0, "rho": 0.02,
+    }
+    return law.data(n, seed, name="spurious-patches", features=("spurious", "core"), recipe=recipe)

@@ -1,0 +1,210 @@
+"""Which examples are seen, how often, in which epoch: torch Samplers whose every draw is a function of (seed, epoch).
+
+Iterating to the end moves a sampler on to its next epoch; `set_epoch` says which one it is, where the loop knows.
+
+    sampler = evenly.Upsample(hard, total=len(dataset), factor=2)
+    loader = DataLoader(dataset, batch_size=128, sampler=sampler)
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from evenly.errors import EvenlyError
+from evenly.randomness import generator
+
+
+class EpochSampler(Sampler[int]):
+    """A sampler whose examples in an epoch are `members()`, visited in an order drawn from (seed, epoch)."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = int(seed)
+        self.epoch = 0
+
+    @abstractmethod
+    def members(self) -> Tensor:
+        """The indices of this epoch, an index as often as it is seen, in no particular order."""
+
+    def indices(self) -> Tensor:
+        """The indices of this epoch in the order of visit."""
+        members = self.members()
+        return members[torch.randperm(len(members), generator=generator(self.seed, "order", self.epoch))]
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.indices().tolist()
+        self.epoch += 1
+
+    def __len__(self) -> int:
+        return len(self.members())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next."""
+        self.epoch = int(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch and the seed: all that the draws depend on."""
+        return {"epoch": self.epoch, "seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state_dict` was taken."""
+        self.epoch, self.seed = int(state["epoch"]), int(state["seed"])
+
+
+class Everything(EpochSampler):
+    """Every example once per epoch."""
+
+    def __init__(self, total: int, seed: int = 0) -> None:
+        super().__init__(seed)
+        self._members = torch.arange(total)
+
+    def members(self) -> Tensor:
+        return self._members
+
+
+class Upsample(EpochSampler):
+    """Every example once per epoch, those in `hard` `factor` times.
+
+    Args:
+        hard: indices to repeat, each at most once.
+        total: the number of examples in the data set.
+        factor: how often a hard example is seen per epoch, a whole number from 1.
+    """
+
+    def __init__(self, hard: Any, total: int, factor: int = 2, seed: int = 0) -> None:
+        super().__init__(seed)
+        hard = torch.as_tensor(hard).long().flatten()
+        if factor != int(factor) or factor < 1:
+            raise EvenlyError(f"factor {factor} cannot be used to repeat examples; give a whole number from 1 (2 doubles them)")
+        if len(hard) and (int(hard.min()) < 0 or int(hard.max()) >= total):
+            raise EvenlyError(f"hard index {int(hard.max())} is outside a data set of {total}; indices run from 0")
+        if len(hard.unique()) != len(hard):
+            raise EvenlyError("an index stands twice among the hard examples; repeat with factor instead")
+        self._members = torch.cat([torch.arange(total), hard.repeat(int(factor) - 1)])
+
+    def members(self) -> Tensor:
+        return self._members
+
+
+class ProgressiveExpansion(EpochSampler):
+    """The training sets of PDE: a group-balanced set first, then a little more of the rest at a time.
+
+    The set is a pure function of (seed, epoch): the balanced set while ``epoch < warmup_epochs``, after that
+    ``1 + (epoch - warmup_epochs) // every`` expansions of it. Nothing is drawn twice; when the pool is empty the set
+    stays what it is.
+
+    Args:
+        groups: (N,) the group of each example.
+        warmup_epochs: how long the balanced set is used alone.
+        every: epochs between expansions.
+        add: examples per expansion; a list gives one number for each expansion (none after its end), "all" adds the
+            whole rest at once.
+        cap: at most so many examples per group in the balanced set, groups smaller than that entering whole; without
+            it every group gives as many as the smallest has.
+        draw: "even" draws as evenly over the groups as what is left of them allows, "random" draws blind to groups.
+    """
+
+    def __init__(
+        self,
+        groups: Any,
+        warmup_epochs: int = 140,
+        every: int = 10,
+        add: int | Sequence[int] | Literal["all"] = 10,
+        cap: int | None = None,
+        draw: Literal["even", "random"] = "even",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed)
+        groups = torch.as_tensor(groups).cpu()
+        if groups.ndim != 1 or not len(groups) or groups.is_floating_point() or groups.dtype == torch.bool:
+            raise EvenlyError(f"groups of shape {tuple(groups.shape)} and type {groups.dtype} cannot be balanced; give integers (N,)")
+        if warmup_epochs < 0 or every < 1:
+            raise EvenlyError(f"warmup_epochs {warmup_epochs} and every {every}: give at least 0 and at least 1")
+        if cap is not None and cap < 1:
+            raise EvenlyError(f"cap {cap} leaves no example in a group; give at least 1")
+        if draw not in ("even", "random"):
+            raise EvenlyError(f"draw {draw!r} is not known; give 'even' or 'random'")
+        sizes = [add] if isinstance(add, int) else [] if add == "all" else [int(a) for a in add]
+        if any(size < 0 for size in sizes):
+            raise EvenlyError(f"add {add} would take examples away; give numbers from 0")
+        self.warmup_epochs, self.every, self.add = int(warmup_epochs), int(every), add
+
+        queues = [
+            members[torch.randperm(len(members), generator=generator(seed, "group", int(g)))]
+            for g in groups.unique()
+            for members in [(groups == g).nonzero().flatten()]
+        ]
+        smallest = min(len(queue) for queue in queues)
+        taken = [smallest if cap is None else min(cap, len(queue)) for queue in queues]
+        self._warmup_size = sum(taken)
+        pools = [queue[count:] for queue, count in zip(queues, taken, strict=True)]
+        balanced = [queue[:count] for queue, count in zip(queues, taken, strict=True)]
+        self._arrival = torch.cat([*balanced, _evenly(pools) if draw == "even" else _blindly(pools, seed)])
+
+    def size(self, epoch: int) -> int:
+        """How many examples are in the set at an epoch."""
+        if epoch < self.warmup_epochs:
+            return self._warmup_size
+        expansions = 1 + (epoch - self.warmup_epochs) // self.every
+        if isinstance(self.add, int):
+            added = self.add * expansions
+        elif self.add == "all":
+            added = len(self._arrival)
+        else:
+            added = sum(self.add[:expansions])
+        return min(self._warmup_size + added, len(self._arrival))
+
+    def members(self) -> Tensor:
+        return self._arrival[: self.size(self.epoch)]
+
+    def entry_epochs(self, epochs: int) -> Tensor:
+        """(N,) the epoch in which each example enters a run of so many epochs; -1 for those that never do."""
+        entered = torch.full((len(self._arrival),), -1)
+        for epoch in reversed(range(epochs)):
+            entered[self._arrival[: self.size(epoch)]] = epoch
+        return entered
+
+
+class GroupBalanced(EpochSampler):
+    """Every group equally often in an epoch of `total` draws; small groups repeat, none more unevenly than needed.
+
+    Args:
+        groups: (N,) the group of each example.
+        total: draws per epoch; the number of examples where not given.
+    """
+
+    def __init__(self, groups: Any, total: int | None = None, seed: int = 0) -> None:
+        super().__init__(seed)
+        groups = torch.as_tensor(groups).cpu()
+        self._queues = [(groups == g).nonzero().flatten() for g in groups.unique()]
+        self._total = len(groups) if total is None else int(total)
+
+    def members(self) -> Tensor:
+        share, extra = divmod(self._total, len(self._queues))
+        chosen = []
+        for position, queue in enumerate(self._queues):
+            # the remainder moves round the groups, so that none is favoured over the epochs
+            want = share + ((position - self.epoch) % len(self._queues) < extra)
+            rounds = range(-(-want // len(queue)))
+            draws = [torch.randperm(len(queue), generator=generator(self.seed, "round", self.epoch, position, r)) for r in rounds]
+            chosen.append(queue[torch.cat([*draws, torch.empty(0, dtype=torch.long)])[:want]])
+        return torch.cat(chosen)
+
+    def __len__(self) -> int:
+        return self._total
+
+
+def _evenly(pools: Sequence[Tensor]) -> Tensor:
+    """Round after round, one from each group that has any left: every prefix is as even as what is left allows."""
+    rank = torch.cat([torch.arange(len(pool)) for pool in pools])
+    return torch.cat(list(pools))[torch.argsort(rank, stable=True)]
+
+
+def _blindly(pools: Sequence[Tensor], seed: int) -> Tensor:
+    pool = torch.cat(list(pools))
+    return pool[torch.randperm(len(pool), generator=generator(seed, "pool"))]

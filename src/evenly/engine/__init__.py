@@ -1,0 +1,12 @@
+"""The loop: epochs, steps, checkpoints, metrics, and the count of what it all cost."""
+
+from evenly.engine.accuracy import GroupAccuracy, group_accuracy, measure
+from evenly.engine.batches import Batch
+from evenly.engine.fit import RULES, Fit, State
+from evenly.engine.losses import losses, predictions, probabilities
+from evenly.engine.run import FORWARD, Run, Selection
+
+__all__ = [
+    "FORWARD", "RULES", "Batch", "Fit", "GroupAccuracy", "Run", "Selection", "State", "group_accuracy", "losses",
+    "measure", "predictions", "probabilities",
+]

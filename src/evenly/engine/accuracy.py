@@ -1,0 +1,94 @@
+"""Accuracy by group, and the numbers that are read off it.
+
+Two things are called average accuracy in this field; both are here. `mean` counts every example once. `weighted` weighs the
+groups' accuracies by how frequent the groups are in training, so that a test set with balanced groups still tells
+what a user with the training distribution would see (Deng et al. 2023 report this one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenly.engine.losses import losses, predictions
+from evenly.errors import EvenlyError
+
+
+@dataclass(frozen=True)
+class GroupAccuracy:
+    """Accuracy per group (NaN where a group has no example), counts, the worst group, both averages."""
+
+    per_group: Tensor
+    counts: Tensor
+    worst: float
+    worst_group: int
+    mean: float
+    weighted: float | None
+
+
+def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = None) -> GroupAccuracy:
+    """Accuracy of each group, the worst, and both averages.
+
+    Args:
+        outputs: logits (N, K), (N, 1) or (N,).
+        labels: (N,).
+        groups: integers (N,), or boolean (N, G) where groups overlap.
+        train_groups: the training set's groups, in the same form; without it there is no weighted average.
+    """
+    outputs, labels = torch.as_tensor(outputs), torch.as_tensor(labels)
+    right = (predictions(outputs) == labels).double()
+    train_groups = None if train_groups is None else torch.as_tensor(train_groups)
+    count = max(_count(torch.as_tensor(groups)), 0 if train_groups is None else _count(train_groups))
+    members = _members(torch.as_tensor(groups), count).to(right.device)
+    if len(members) != len(right):
+        raise EvenlyError(f"{len(members)} groups for {len(right)} examples; give one group for each")
+    counts = members.sum(0)
+    per_group = (members.double().T @ right) / counts
+    present = counts > 0
+    weighted = None
+    if train_groups is not None:
+        share = _members(train_groups, count).sum(0).double().to(right.device) * present
+        weighted = float((share * per_group.nan_to_num()).sum() / share.sum())
+    masked = torch.where(present, per_group, torch.inf)
+    return GroupAccuracy(
+        per_group, counts, float(masked.min()), int(masked.argmin()), float(right.mean()), weighted
+    )
+
+
+def measure(outputs: Tensor, labels: Tensor, groups: Tensor | None, train_groups: Tensor | None) -> dict[str, Any]:
+    """What is reported of a split: accuracy, loss, worst class, and by group where there are groups."""
+    by_class = group_accuracy(outputs, labels, labels)
+    row: dict[str, Any] = {
+        "accuracy": by_class.mean,
+        "loss": float(losses(outputs, labels).double().mean()),
+        "worst_class": by_class.worst,
+    }
+    if groups is not None:
+        by_group = group_accuracy(outputs, labels, groups, train_groups)
+        row |= {
+            "worst_group": by_group.worst,
+            "train_weighted": by_group.weighted,
+            "groups": [None if n == 0 else a for a, n in zip(_list(by_group.per_group), _list(by_group.counts), strict=True)],
+            "group_counts": _list(by_group.counts),
+        }
+    return row
+
+
+def _list(tensor: Tensor) -> Sequence[Any]:
+    values: Sequence[Any] = tensor.tolist()
+    return values
+
+
+def _count(groups: Tensor) -> int:
+    return groups.shape[1] if groups.ndim == 2 else int(groups.max()) + 1 if len(groups) else 0
+
+
+def _members(groups: Tensor, count: int) -> Tensor:
+    """Boolean membership (N, G)."""
+    if groups.ndim == 2:
+        return groups.bool()
+    return groups[:, None] == torch.arange(count, device=groups.device)

@@ -1,0 +1,124 @@
+"""A run's folder: settings, metrics, checkpoints. Every write is atomic; a kill leaves the last whole epoch.
+
+    config.json          what was asked; a folder is only ever continued by the same settings
+    metrics.jsonl        one line per stage and epoch
+    checkpoint/STAGE.pt  the state after the last whole epoch of a stage (tensors and plain values only)
+    selection.npz        which examples, how often, why
+    results.json         written last: the run is finished
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from evenly.errors import EvenlyError
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file that is there whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON atomically; NaN is refused rather than written, since no JSON reader has to take it."""
+    text = json.dumps(content, indent=2, allow_nan=False)
+    with atomic(path) as file:
+        file.write(text.encode() + b"\n")
+
+
+class Folder:
+    """A run's folder, opened for one configuration: new, or continued where it stopped."""
+
+    def __init__(self, path: str | Path, config: dict[str, Any]) -> None:
+        self.path = Path(path)
+        config = json.loads(json.dumps(config))
+        if self.path.exists() and not self.path.is_dir():
+            raise EvenlyError(f"{self.path} is a file; give a folder as out")
+        there = read_json(self.path / "config.json")
+        if there is None:
+            if self.path.exists() and any(p for p in self.path.iterdir() if not p.name.startswith(".")):
+                raise EvenlyError(f"{self.path} is not empty and holds no run; choose another out")
+            (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
+            write_json(self.path / "config.json", config)
+        elif there != config:
+            raise EvenlyError(f"{self.path} holds another run ({_difference(there, config)}); choose another out or remove it")
+        (self.path / "checkpoint").mkdir(exist_ok=True)
+
+    @property
+    def results(self) -> dict[str, Any] | None:
+        """The finished run's results, or None while there are none."""
+        found: dict[str, Any] | None = read_json(self.path / "results.json")
+        return found
+
+    def save(self, stage: str, state: dict[str, Any]) -> None:
+        """Replace the checkpoint of a stage."""
+        with atomic(self.path / "checkpoint" / f"{stage}.pt") as file:
+            torch.save(state, file)
+
+    def load(self, stage: str) -> dict[str, Any] | None:
+        """The checkpoint of a stage, or None. Nothing in the file is executed."""
+        path = self.path / "checkpoint" / f"{stage}.pt"
+        if not path.exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise EvenlyError(f"{path} is not a checkpoint of evenly ({type(error).__name__}); remove it to start over") from error
+        return state
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Add a line to the metrics."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All whole lines of the metrics; a line that a kill cut short is left out."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        rows = []
+        for line in lines:
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def rewind(self, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+        """Drop the lines that ran ahead of the checkpoint; return what is left."""
+        rows = [row for row in self.rows() if keep(row)]
+        with atomic(self.path / "metrics.jsonl") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+        return rows
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file, or None where there is none."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError) as error:
+        raise EvenlyError(f"{path} cannot be read ({error}); remove it or choose another out") from None
+
+
+def _difference(there: dict[str, Any], asked: dict[str, Any]) -> str:
+    for key in sorted(set(there) | set(asked)):
+        if there.get(key) != asked.get(key):
+            return f"its {key} is {there.get(key)!r}, not {asked.get(key)!r}"
+    return "settings differ"

@@ -1,0 +1,68 @@
+"""What a fit returns and a method hands on: the trained network, its history, its cost, and which examples it used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenly.data.contract import Split
+from evenly.engine.batches import Batches, outputs_of
+from evenly.engine.folder import atomic
+
+FORWARD = 1 / 3
+"""What a forward pass alone costs, in example-gradients."""
+
+
+@dataclass
+class Selection:
+    """Which training examples a method singled out (indices into the training set), how often it shows them, why.
+
+    Args:
+        indices: (M,).
+        times: (M,) how often an epoch holds each of them, in the last epoch.
+        why: in a few words.
+        details: further arrays worth keeping, by name.
+    """
+
+    indices: Tensor
+    times: Tensor
+    why: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write `selection.npz`."""
+        with atomic(path) as file:
+            np.savez(
+                file, indices=self.indices.numpy(), times=self.times.numpy(), why=np.array(self.why),
+                **{key: np.asarray(value) for key, value in self.details.items()},
+            )
+
+
+@dataclass
+class Run:
+    """A finished fit. `model` carries the weights that the selection rule chose; `history` has a row per epoch.
+
+    `cost` is in example-gradients: one forward and backward pass of one example. A forward pass alone counts a third.
+    """
+
+    model: nn.Module
+    history: list[dict[str, Any]]
+    cost: float
+    rule: str
+    selected_epoch: int
+    evaluation_cost: float = 0.0
+    seconds: float = 0.0
+    selection: Selection | None = None
+    results: dict[str, Any] = field(default_factory=dict)
+    out: Path | None = None
+
+    def outputs(self, split: Split) -> Tensor:
+        """The network's outputs on a split, in order, in eval mode, on the CPU; counted as a method's own cost."""
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        self.cost += FORWARD * len(split)
+        return outputs_of(self.model, Batches(split, None, device)).cpu()

@@ -1,0 +1,18 @@
+"""The one exception that evenly raises on purpose."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class EvenlyError(Exception):
+    """Something the user can mend: the message names the value, the cause and the way out."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> EvenlyError:
+    """The error for a name that is not there, with the nearest one that is."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+    return EvenlyError(f"no {kind} is called {name!r}; {hint}")

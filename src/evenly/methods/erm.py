@@ -1,0 +1,13 @@
+"""Empirical risk minimisation: the mean loss over the training set as it is."""
+
+from __future__ import annotations
+
+from evenly.data.contract import Data
+from evenly.engine import Fit, Run
+from evenly.methods.registry import Factory, method
+
+
+@method()
+def erm(model: Factory, data: Data, fit: Fit) -> Run:
+    """Train on the data as it is."""
+    return fit(model(), data)

@@ -1,0 +1,58 @@
+"""Group DRO: minimise the loss of the worst group (Sagawa, Koh, Hashimoto, Liang 2020, Algorithm 1).
+
+Weights q over groups rise with the groups' losses, and the objective is the q-weighted sum of mean group losses:
+
+    q_g <- q_g exp(step_size (l_g + C / sqrt(n_g))),  renormalised;     minimise  sum_g q_g l_g
+
+Batches are drawn with all groups equally often. A group that is absent from a batch says nothing about its loss: its weight
+stays as it is, and the groups present share what they had together.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from evenly.data import Data, Everything, GroupBalanced
+from evenly.data.samplers import EpochSampler
+from evenly.engine import Batch, Fit, Run, State
+from evenly.errors import EvenlyError
+from evenly.methods.registry import Factory, method
+
+
+@method(needs_groups=True)
+def group_dro(model: Factory, data: Data, fit: Fit, *, step_size: float = 0.01, C: float = 0.0) -> Run:
+    """Weigh the groups by their losses so that the worst one counts most."""
+    if not step_size > 0:
+        raise EvenlyError(f"step_size {step_size} never moves the groups' weights; give a number above 0")
+    if C < 0:
+        raise EvenlyError(f"C {C} would favour large groups; give a number from 0")
+    groups = data.train.groups
+    counts = torch.bincount(groups, minlength=data.group_count)
+    present = counts > 0
+    q = present.float() / present.sum()
+    margin = C / counts.clamp(min=1).sqrt()
+
+    def objective(losses: Tensor, batch: Batch, state: State) -> Tensor:
+        assert batch.group is not None
+        group_losses, here = mean_by_group(losses, batch.group, len(counts))
+        if batch.first:
+            state["q"] = exponentiated(state["q"], group_losses.detach() + margin.to(losses), here, step_size)
+        return (state["q"] * group_losses).sum()
+
+    # on the full batch every group's mean is exact, and drawing some examples twice would only add noise
+    sampler: EpochSampler = Everything(len(groups)) if fit.batch_size is None else GroupBalanced(groups, seed=fit.seed)
+    return fit(model(), data, sampler=sampler, objective=objective, state={"q": q})
+
+
+def mean_by_group(losses: Tensor, group: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Mean loss of each group (G,), 0 where a group is absent, and which groups are present (G,)."""
+    sums = torch.zeros(count, dtype=losses.dtype, device=losses.device).index_add(0, group, losses)
+    sizes = torch.bincount(group, minlength=count)
+    return sums / sizes.clamp(min=1), sizes > 0
+
+
+def exponentiated(q: Tensor, group_losses: Tensor, here: Tensor, step_size: float) -> Tensor:
+    """The update of q (G,): groups present share the weight they had; the others keep theirs."""
+    logits = torch.where(here, q.log() + step_size * group_losses, -torch.inf)
+    return torch.where(here, (q * here).sum() * logits.softmax(0), q)

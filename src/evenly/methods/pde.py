@@ -1,0 +1,67 @@
+"""PDE: progressive data expansion (Deng, Yang, Mirzasoleiman, Gu 2023, Algorithm 1).
+
+1. Warm-up: train on a group-balanced subset, every group cut down to the size of the smallest.
+2. Expansion: every few epochs add a few of the remaining examples, drawn as evenly over the groups as what is left
+   allows, and train on. The momentum gathered in the warm-up is kept.
+3. Return the weights with the best worst-group accuracy on validation (``select="worst-group"``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch.optim import Optimizer
+
+from evenly.data import Data, ProgressiveExpansion
+from evenly.engine import Fit, Run, Selection
+from evenly.errors import EvenlyError
+from evenly.methods.registry import Factory, method
+
+
+@method(needs_groups=True)
+def pde(
+    model: Factory,
+    data: Data,
+    fit: Fit,
+    *,
+    warmup_epochs: int | None = None,
+    every: int | None = None,
+    add: int | Sequence[int] | Literal["all"] | None = None,
+    cap: int | None = None,
+    draw: Literal["even", "random"] = "even",
+    decay: float = 1.0,
+    reset_momentum: bool = False,
+) -> Run:
+    """Train on a group-balanced subset first, then add the rest a little at a time.
+
+    Where not given, the warm-up takes two thirds of the epochs and the rest holds ten expansions, each a twentieth of
+    the balanced set. `decay` multiplies the learning rate at the end of the warm-up; `add="all"` expands at once.
+    """
+    warmup_epochs = max(1, 2 * fit.epochs // 3) if warmup_epochs is None else warmup_epochs
+    if not 0 < warmup_epochs <= fit.epochs:
+        raise EvenlyError(f"warmup_epochs {warmup_epochs} does not fit a run of {fit.epochs} epochs; give 1..{fit.epochs}")
+    if not decay > 0:
+        raise EvenlyError(f"decay {decay} stops learning after the warm-up; give a factor above 0")
+    every = max(1, (fit.epochs - warmup_epochs) // 10) if every is None else every
+    if add is None:
+        balanced = ProgressiveExpansion(data.train.groups, warmup_epochs, cap=cap)
+        add = max(1, balanced.size(0) // 20)
+    sampler = ProgressiveExpansion(data.train.groups, warmup_epochs, every, add, cap, draw, fit.seed)
+
+    def schedule(progress: float) -> float:
+        return fit.schedule(progress) * (decay if progress >= warmup_epochs / fit.epochs else 1.0)
+
+    def before_epoch(epoch: int, optimizer: Optimizer) -> None:
+        if reset_momentum and epoch == warmup_epochs:
+            optimizer.state.clear()
+
+    run = fit(model(), data, sampler=sampler, schedule=schedule, before_epoch=before_epoch)
+    entered = sampler.entry_epochs(fit.epochs)
+    used = (entered >= 0).nonzero().flatten()
+    run.selection = Selection(
+        used, torch.ones_like(used), "in the group-balanced warm-up set or added by an expansion",
+        {"entered_at_epoch": entered[used]},
+    )  # fmt: skip
+    return run
