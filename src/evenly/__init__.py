@@ -1,4 +1,4 @@
-"""evenly makes a network learn every predictive feature in its data, not only the easy ones, and shows whether it did."""
+"""evenly makes a network learn every predictive feature in its data, not only the easy ones, and shows if it did."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HOMES = {
     "train": "evenly.experiment",
     "compare": "evenly.comparison",
 }
-__all__ = [*_HOMES, "__version__"]
+__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 
 if TYPE_CHECKING:
     from evenly.comparison import compare as compare

@@ -1,7 +1,7 @@
 """`evenly.train`: one method, one optimizer, one model, one seed on one data set; leaves a run folder behind.
 
-    run = evenly.train("convnet", evenly.Data(train=(x, y, groups), test=(x2, y2, groups2)), method="pde", out="runs/a")
-    run.model, run.results, run.history
+run = evenly.train("convnet", evenly.Data(train=(x, y, groups), test=(x2, y2, groups2)), method="pde", out="runs/a")
+run.model, run.results, run.history
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def train(
     """
     data = as_data(data, seed, data_options or {})
     chosen = find(method)
-    plan, options = resolve(data, settings)
+    plan, options = resolve(data, method, settings)
     if options.keys() - chosen.options.keys():
         option = sorted(options.keys() - chosen.options.keys())[0]
         raise unknown(f"setting or option of {method}", option, [*DEFAULTS, *chosen.options])
-    if budget is not None and method not in {m.control for m in METHODS.values()}:
-        raise EvenlyError(f"budget does not apply to {method}; it is for {' and '.join(sorted({m.control for m in METHODS.values()}))}")
+    if budget is not None and method not in (controls := sorted({m.control for m in METHODS.values()})):
+        raise EvenlyError(f"budget does not apply to {method}; it is for {' and '.join(controls)}")
     if model is None:
         model = plan["model"]
     shape = tuple(data.train.example_shape)
@@ -100,7 +100,11 @@ def train(
         "seed": seed,
     }
     build = builder(
-        optimizer, lr=plan["lr"], momentum=plan["momentum"], weight_decay=plan["weight_decay"], rho=plan["rho"]
+        optimizer,
+        lr=plan["lr"],
+        momentum=plan["momentum"],
+        weight_decay=plan["weight_decay"],
+        rho=plan["rho"],
     )
     with Progress(f"{data.name}: {method}, {config['optimizer']}", show=progress is None) as bar:
         engine = dict(
@@ -144,10 +148,12 @@ def as_device(name: str) -> torch.device:
     return device
 
 
-def resolve(data: Data, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(plan, options): every setting of training, from the user, the data's recipe or the defaults; and the rest."""
-    plan = DEFAULTS | dict(data.recipe) | {key: value for key, value in settings.items() if key in DEFAULTS}
-    return plan, {key: value for key, value in settings.items() if key not in DEFAULTS}
+def resolve(data: Data, method: str, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(settings of training, options of the method): from the user, else the data's recipe, else the defaults."""
+    recipe = dict(data.recipe)
+    options = recipe.pop("options", {}).get(method, {})
+    plan = DEFAULTS | recipe | {key: value for key, value in settings.items() if key in DEFAULTS}
+    return plan, options | {key: value for key, value in settings.items() if key not in DEFAULTS}
 
 
 def erm_cost(data: Data, epochs: int) -> float:
@@ -177,7 +183,9 @@ def _fits(model: nn.Module, data: Data) -> None:
     )
     if not good:
         got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-        raise EvenlyError(f"the model returns {got} for {len(x)} examples of {data.classes} classes; it must return {expected}")
+        raise EvenlyError(
+            f"the model returns {got} for {len(x)} examples of {data.classes} classes; it must return {expected}"
+        )
 
 
 def _results(run: Run, data: Data, config: dict[str, Any]) -> dict[str, Any]:

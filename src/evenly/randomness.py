@@ -26,8 +26,15 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
 @contextmanager
 def isolated(seed: int | None = None) -> Iterator[None]:
     """Run a block on torch's global random state without leaving a trace in it; seed it first if asked."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         if seed is not None:
-            torch.manual_seed(seed)
+            reseed(seed)
         yield
+
+
+def reseed(seed: int) -> None:
+    """Seed torch's global generators. `torch.manual_seed` would queue a call for every device that is not there."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)

@@ -15,7 +15,15 @@ from evenly.data.samplers import Everything, GroupBalanced, ProgressiveExpansion
 from evenly.errors import EvenlyError, unknown
 
 __all__ = [
-    "DATASETS", "Data", "Everything", "GroupBalanced", "PatchLaw", "ProgressiveExpansion", "Split", "Upsample", "load",
+    "DATASETS",
+    "Data",
+    "Everything",
+    "GroupBalanced",
+    "PatchLaw",
+    "ProgressiveExpansion",
+    "Split",
+    "Upsample",
+    "load",
 ]
 
 DATASETS: dict[str, Callable[..., Data]] = {
@@ -31,7 +39,9 @@ def load(source: str | Path, seed: int = 0, **options: Any) -> Data:
     name = str(source)
     if name.endswith(".npz"):
         if options:
-            raise EvenlyError(f"option {next(iter(options))!r} does not apply to a file; the arrays are used as they are")
+            raise EvenlyError(
+                f"option {next(iter(options))!r} does not apply to a file; the arrays are used as they are"
+            )
         return npz(name, seed=seed)
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +24,13 @@ def npz(path: str | Path, seed: int = 0) -> Data:
         with np.load(path, allow_pickle=False) as archive:
             columns = {key: archive[key] for key in archive.files}
     except FileNotFoundError:
-        raise EvenlyError(f"there is no file {str(path)!r}; give an .npz file or a name from `evenly datasets`") from None
+        raise EvenlyError(
+            f"there is no file {str(path)!r}; give an .npz file or a name from `evenly datasets`"
+        ) from None
     except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise EvenlyError(f"{path} cannot be read as plain arrays ({error}); save it with numpy.savez(path, x=..., y=...)") from None
+        raise EvenlyError(
+            f"{path} cannot be read as plain arrays ({error}); save it with numpy.savez(path, x=..., y=...)"
+        ) from None
     if unknown := set(columns) - {"x", "y", "groups", "split"}:
         raise EvenlyError(f"{path} holds {', '.join(sorted(unknown))}; evenly reads x, y, groups and split")
     if missing := {"x", "y"} - set(columns):
@@ -33,14 +38,16 @@ def npz(path: str | Path, seed: int = 0) -> Data:
     x, y, groups = columns["x"], columns["y"], columns.get("groups")
     for name, column in columns.items():
         if len(np.atleast_1d(column)) != len(x):
-            raise EvenlyError(f"{name} in {path} has {len(np.atleast_1d(column))} rows, x has {len(x)}; give one row for each example")
+            raise EvenlyError(
+                f"{name} in {path} has {len(np.atleast_1d(column))} rows, x has {len(x)}; give one row for each example"
+            )
     if len(x) == 0:
         raise EvenlyError(f"the training set in {path} is empty; give it at least one example")
     split = columns.get("split")
     split = _draw_split(y, groups, seed) if split is None else split.astype(str)
     if strange := set(split.tolist()) - set(SPLITS):
         raise EvenlyError(f"split {sorted(strange)[0]!r} in {path} is not known; use {', '.join(SPLITS)}")
-    parts = {
+    parts: dict[str, Any] = {
         name: Split(x[split == name], y[split == name], None if groups is None else groups[split == name], name=name)
         for name in SPLITS
         if name == "train" or (split == name).any()

@@ -42,7 +42,7 @@ class Split:
     ) -> None:
         self.name = name
         self.inputs: Tensor | Dataset[Any] = _as_inputs(inputs, name)
-        count = len(self.inputs)  # type: ignore[arg-type]
+        count = len(self.inputs)
         if count == 0:
             raise EvenlyError(f"the {name} set is empty; give it at least one example")
         if labels is None:
@@ -52,8 +52,7 @@ class Split:
         self.labels = _as_integers(labels, f"{name} labels", count)
         self.groups = None if groups is None else _as_groups(groups, name, count)
         self.attributes = {
-            key: _as_integers(column, f"{name} attribute {key!r}", count)
-            for key, column in (attributes or {}).items()
+            key: _as_integers(column, f"{name} attribute {key!r}", count) for key, column in (attributes or {}).items()
         }
 
     def __len__(self) -> int:
@@ -90,7 +89,8 @@ class Data:
         class_names, group_names: how reports call label k and group g.
         observe: called with the network after every epoch; what it returns goes into the metrics
             (the patch law reports alignments with its planted directions).
-        recipe: settings of `evenly.train` that suit this data, used where the user gives none.
+        recipe: settings of `evenly.train` that suit this data, used where the user gives none; under "options" those of
+            methods, by the method's name.
         options: how the data was made; stored with every run.
     """
 
@@ -125,8 +125,8 @@ class Data:
                 )
             if split.example_shape != self.train.example_shape and isinstance(split.inputs, Tensor):
                 raise EvenlyError(
-                    f"{split.name} inputs have shape {split.example_shape}, training inputs {self.train.example_shape}; "
-                    "bring them to one shape"
+                    f"{split.name} inputs have shape {split.example_shape}, training inputs {self.train.example_shape};"
+                    " bring them to one shape"
                 )
             if (split.groups is None) != (self.train.groups is None):
                 raise EvenlyError(f"groups are given for one of train and {split.name} only; give both or neither")
@@ -175,19 +175,21 @@ def _as_split(value: Any, name: str) -> Split:
         return value
     if isinstance(value, tuple | list):
         if len(value) not in (2, 3):
-            raise EvenlyError(f"the {name} set is a tuple of {len(value)}; give (inputs, labels) or (inputs, labels, groups)")
+            raise EvenlyError(
+                f"the {name} set is a tuple of {len(value)}; give (inputs, labels) or (inputs, labels, groups)"
+            )
         return Split(*value, name=name)
     return Split(value, name=name)
 
 
 def _as_inputs(inputs: Any, name: str) -> Any:
     if isinstance(inputs, np.ndarray):
-        inputs = torch.from_numpy(inputs.astype(np.float32) if inputs.dtype == np.float64 else np.ascontiguousarray(inputs))
+        inputs = torch.from_numpy(
+            inputs.astype(np.float32) if inputs.dtype == np.float64 else np.ascontiguousarray(inputs)
+        )
     if isinstance(inputs, Tensor):
         if inputs.ndim < 2:
-            raise EvenlyError(
-                f"the {name} inputs have shape {tuple(inputs.shape)}; give (N, features) or (N, channels, height, width)"
-            )
+            raise EvenlyError(f"the {name} inputs have shape {tuple(inputs.shape)}; give (N, features) or (N, C, H, W)")
         if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
             bad = (~torch.isfinite(inputs)).flatten(1).any(1).nonzero().flatten()
             raise EvenlyError(
@@ -214,7 +216,9 @@ def _as_integers(values: Any, what: str, count: int) -> Tensor:
     if tensor.shape != (count,):
         raise EvenlyError(f"{what} have shape {tuple(tensor.shape)} for {count} examples; give one integer for each")
     if tensor.is_floating_point() and not bool((tensor == tensor.round()).all()):
-        raise EvenlyError(f"{what} are not whole numbers (e.g. {float(tensor[tensor != tensor.round()][0])}); give integers")
+        raise EvenlyError(
+            f"{what} are not whole numbers (e.g. {float(tensor[tensor != tensor.round()][0])}); give integers"
+        )
     return tensor.long()
 
 

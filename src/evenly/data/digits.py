@@ -1,12 +1,14 @@
 """Shortcut digits: scikit-learn's 8x8 handwritten digits, real images, with a planted easy feature.
 
 The label is which half of the digits an image is from: 0-4 or 5-9. The shortcut is one bright edge column, left or
-right. In `shortcut_digits` every image carries a shortcut and on a share `rate` of the training images it tells the label;
-validation and test show every image with both shortcuts, so that all four groups (label, shortcut) are equally well
+right. In `shortcut_digits` every image carries a shortcut and on a share `rate` of the training images it tells the
+label; validation and test show every image with both shortcuts, so that all four groups (label, shortcut) are equally well
 measured. In `partial_digits` the shortcut is always right but a share of the images lacks it, alike in all splits.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +29,7 @@ def shortcut_digits(rate: float = 0.97, brightness: float = 1.0, seed: int = 0) 
     parts = _images(seed)
     images, labels = parts["train"]
     edge = torch.where(_share(1 - rate, labels, seed, "shortcut"), 1 - labels, labels)
-    splits = {"train": _split("train", images, labels, edge, brightness)}
+    splits: dict[str, Any] = {"train": _split("train", images, labels, edge, brightness)}
     for name in ("validation", "test"):
         images, labels = parts[name]
         both = torch.cat([torch.full_like(labels, LEFT), torch.full_like(labels, RIGHT)])
@@ -37,15 +39,15 @@ def shortcut_digits(rate: float = 0.97, brightness: float = 1.0, seed: int = 0) 
         name="shortcut-digits",
         class_names=CLASS_NAMES,
         group_names=[f"{digits}, {edge} edge" for digits in CLASS_NAMES for edge in ("left", "right")],
-        recipe=_RECIPE | {"select": "worst-group"},
+        recipe=_RECIPE | {"select": "worst-group", "options": _OPTIONS},
         options={"rate": rate, "brightness": brightness, "seed": seed},
     )
 
 
 def partial_digits(missing: float = 0.1, brightness: float = 1.0, seed: int = 0) -> Data:
-    """Digits whose bright edge always tells the label, but a share `missing` has no bright edge, in test as in training."""
+    """Digits whose bright edge always tells the label, but a share `missing` has none, in test as in training."""
     _check(missing, "missing", brightness)
-    splits = {}
+    splits: dict[str, Any] = {}
     for name, (images, labels) in _images(seed).items():
         lacks = _share(missing, labels, seed, name)
         splits[name] = _split(name, images, labels, torch.where(lacks, NONE, labels), brightness, lacks.long())
@@ -59,7 +61,9 @@ def partial_digits(missing: float = 0.1, brightness: float = 1.0, seed: int = 0)
     )
 
 
-_RECIPE = {"model": "mlp", "epochs": 40, "batch_size": 32, "lr": 0.05, "momentum": 0.9, "rho": 0.05}
+_RECIPE = {"model": "mlp", "epochs": 40, "batch_size": 16, "lr": 0.05, "momentum": 0.9, "rho": 0.05}
+# chosen by validation accuracy of the worst group on seeds 0-7
+_OPTIONS = {"pde": {"decay": 0.1}, "group_dro": {"step_size": 0.1, "C": 1.0}}
 
 
 def _images(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
@@ -90,7 +94,9 @@ def _share(share: float, labels: Tensor, seed: int, purpose: str) -> Tensor:
     return drawn
 
 
-def _split(name: str, images: Tensor, labels: Tensor, edge: Tensor, brightness: float, group: Tensor | None = None) -> Split:
+def _split(
+    name: str, images: Tensor, labels: Tensor, edge: Tensor, brightness: float, group: Tensor | None = None
+) -> Split:
     images = images.clone()
     bright = round(255 * brightness)
     images[edge == LEFT, :, :, 0] = bright

@@ -39,7 +39,7 @@ class PatchLaw:
             raise EvenlyError(f"otherwise {self.otherwise!r} is not known; give 'absent' or 'opposite'")
         if self.dimension < 2 or self.patches < 2:
             raise EvenlyError(
-                f"dimension {self.dimension} and patches {self.patches}: two orthogonal features need at least 2 of each"
+                f"dimension {self.dimension} and patches {self.patches}: two features need at least 2 of each"
             )
 
     def directions(self, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -63,22 +63,17 @@ class PatchLaw:
         label = (y + 1) // 2
         return Split(x, label, 2 * label + (~agrees).long(), {"strong": agrees.long()}, name=split)
 
-    def alignment(self, filters: Tensor, seed: int = 0) -> tuple[float, float]:
-        """(G_strong, G_weak): the largest inner product of a filter, rows of (J, d), with each planted direction."""
-        planted = torch.stack(self.directions(seed), dim=1).to(filters)
-        return tuple((filters.detach() @ planted).amax(0).tolist())  # type: ignore[return-value]
-
     def data(self, count: int, seed: int, *, name: str, features: tuple[str, str], recipe: dict[str, object]) -> Data:
         """The three splits; training on it records both alignments after every epoch."""
+
+        planted = self.directions(seed)
 
         def observe(model: nn.Module) -> dict[str, float]:
             filters = getattr(model, "filters", None)
             if not isinstance(filters, Tensor) or filters.shape[-1] != self.dimension:
                 return {}
-            return {
-                f"alignment_{feature}": value
-                for feature, value in zip(features, self.alignment(filters, seed), strict=True)
-            }
+            values = alignment(filters, *planted)
+            return {f"alignment_{feature}": value for feature, value in zip(features, values, strict=True)}
 
         if count < 1:
             raise EvenlyError(f"n {count} leaves the training set empty; give at least 1")
@@ -95,19 +90,48 @@ class PatchLaw:
         )
 
 
-def patches(n: int = 10_000, beta_e: float = 1.0, beta_d: float = 0.2, alpha: float = 0.9, noise: float = 0.125,
-            seed: int = 0) -> Data:
+def alignment(filters: Tensor, *directions: Tensor) -> list[float]:
+    """max_j <w_j, v> for each direction v (d,), over the rows w_j of filters (J, d): G_e, G_d of Nguyen et al."""
+    return [float((filters.detach() @ v.to(filters)).max()) for v in directions]
+
+
+def patches(
+    n: int = 10_000,
+    beta_e: float = 1.0,
+    beta_d: float = 0.2,
+    alpha: float = 0.9,
+    noise: float = 0.125,
+    seed: int = 0,
+) -> Data:
     """Easy and difficult features; a share 1 - alpha of the examples lacks the easy one."""
     law = PatchLaw(strong=beta_e, weak=beta_d, alpha=alpha, otherwise="absent", noise=noise)
-    recipe = {"model": "cubic-cnn", "epochs": 600, "batch_size": None, "lr": 0.1, "momentum": 0.0, "rho": 0.02}
+    recipe = {
+        "model": "cubic-cnn",
+        "epochs": 600,
+        "batch_size": None,
+        "lr": 0.1,
+        "momentum": 0.0,
+        "rho": 0.02,
+    }
     return law.data(n, seed, name="patches", features=("easy", "difficult"), recipe=recipe)
 
 
-def spurious_patches(n: int = 10_000, beta_s: float = 1.0, beta_c: float = 0.2, alpha: float = 0.98, noise: float = 0.125,
-                     seed: int = 0) -> Data:
+def spurious_patches(
+    n: int = 10_000,
+    beta_s: float = 1.0,
+    beta_c: float = 0.2,
+    alpha: float = 0.98,
+    noise: float = 0.125,
+    seed: int = 0,
+) -> Data:
     """Spurious and core features; on a share 1 - alpha of the examples the spurious one points to the other class."""
     law = PatchLaw(strong=beta_s, weak=beta_c, alpha=alpha, otherwise="opposite", noise=noise)
     recipe = {
-        "model": "cubic-cnn-bias", "epochs": 400, "batch_size": None, "lr": 0.1, "momentum": 0.0, "rho": 0.02,
+        "model": "cubic-cnn-bias",
+        "epochs": 400,
+        "batch_size": None,
+        "lr": 0.1,
+        "momentum": 0.0,
+        "rho": 0.02,
     }
     return law.data(n, seed, name="spurious-patches", features=("spurious", "core"), recipe=recipe)

@@ -80,7 +80,9 @@ class Upsample(EpochSampler):
         super().__init__(seed)
         hard = torch.as_tensor(hard).long().flatten()
         if factor != int(factor) or factor < 1:
-            raise EvenlyError(f"factor {factor} cannot be used to repeat examples; give a whole number from 1 (2 doubles them)")
+            raise EvenlyError(
+                f"factor {factor} cannot be used to repeat examples; give a whole number from 1 (2 doubles them)"
+            )
         if len(hard) and (int(hard.min()) < 0 or int(hard.max()) >= total):
             raise EvenlyError(f"hard index {int(hard.max())} is outside a data set of {total}; indices run from 0")
         if len(hard.unique()) != len(hard):
@@ -122,7 +124,9 @@ class ProgressiveExpansion(EpochSampler):
         super().__init__(seed)
         groups = torch.as_tensor(groups).cpu()
         if groups.ndim != 1 or not len(groups) or groups.is_floating_point() or groups.dtype == torch.bool:
-            raise EvenlyError(f"groups of shape {tuple(groups.shape)} and type {groups.dtype} cannot be balanced; give integers (N,)")
+            raise EvenlyError(
+                f"groups of shape {tuple(groups.shape)} and type {groups.dtype} cannot be balanced; give integers (N,)"
+            )
         if warmup_epochs < 0 or every < 1:
             raise EvenlyError(f"warmup_epochs {warmup_epochs} and every {every}: give at least 0 and at least 1")
         if cap is not None and cap < 1:
@@ -191,7 +195,10 @@ class GroupBalanced(EpochSampler):
             # the remainder moves round the groups, so that none is favoured over the epochs
             want = share + ((position - self.epoch) % len(self._queues) < extra)
             rounds = range(-(-want // len(queue)))
-            draws = [torch.randperm(len(queue), generator=generator(self.seed, "round", self.epoch, position, r)) for r in rounds]
+            draws = [
+                torch.randperm(len(queue), generator=generator(self.seed, "round", self.epoch, position, r))
+                for r in rounds
+            ]
             chosen.append(queue[torch.cat([*draws, torch.empty(0, dtype=torch.long)])[:want]])
         return torch.cat(chosen)
 

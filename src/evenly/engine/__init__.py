@@ -7,6 +7,17 @@ from evenly.engine.losses import losses, predictions, probabilities
 from evenly.engine.run import FORWARD, Run, Selection
 
 __all__ = [
-    "FORWARD", "RULES", "Batch", "Fit", "GroupAccuracy", "Run", "Selection", "State", "group_accuracy", "losses",
-    "measure", "predictions", "probabilities",
+    "FORWARD",
+    "RULES",
+    "Batch",
+    "Fit",
+    "GroupAccuracy",
+    "Run",
+    "Selection",
+    "State",
+    "group_accuracy",
+    "losses",
+    "measure",
+    "predictions",
+    "probabilities",
 ]

@@ -1,7 +1,7 @@
 """Accuracy by group, and the numbers that are read off it.
 
-Two things are called average accuracy in this field; both are here. `mean` counts every example once. `weighted` weighs the
-groups' accuracies by how frequent the groups are in training, so that a test set with balanced groups still tells
+Two things are called average accuracy in this field; both are here. `mean` counts every example once. `weighted` weighs
+the groups' accuracies by how frequent the groups are in training, so that a test set with balanced groups still tells
 what a user with the training distribution would see (Deng et al. 2023 report this one).
 """
 
@@ -54,9 +54,7 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
         share = _members(train_groups, count).sum(0).double().to(right.device) * present
         weighted = float((share * per_group.nan_to_num()).sum() / share.sum())
     masked = torch.where(present, per_group, torch.inf)
-    return GroupAccuracy(
-        per_group, counts, float(masked.min()), int(masked.argmin()), float(right.mean()), weighted
-    )
+    return GroupAccuracy(per_group, counts, float(masked.min()), int(masked.argmin()), float(right.mean()), weighted)
 
 
 def measure(outputs: Tensor, labels: Tensor, groups: Tensor | None, train_groups: Tensor | None) -> dict[str, Any]:
@@ -72,7 +70,9 @@ def measure(outputs: Tensor, labels: Tensor, groups: Tensor | None, train_groups
         row |= {
             "worst_group": by_group.worst,
             "train_weighted": by_group.weighted,
-            "groups": [None if n == 0 else a for a, n in zip(_list(by_group.per_group), _list(by_group.counts), strict=True)],
+            "groups": [
+                None if n == 0 else a for a, n in zip(_list(by_group.per_group), _list(by_group.counts), strict=True)
+            ],
             "group_counts": _list(by_group.counts),
         }
     return row

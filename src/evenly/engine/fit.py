@@ -1,7 +1,7 @@
 """The loop: epochs over sampled examples, one optimizer, one objective; resumable at every epoch, exact to the bit.
 
-Everything random in an epoch is seeded by (seed, stage, epoch) and everything else is in the checkpoint, so a run that was
-killed and resumed ends in the same weights as one that was not.
+Everything random in an epoch is seeded by (seed, stage, epoch) and everything else is in the checkpoint, so a run that
+was killed and resumed ends in the same weights as one that was not.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from evenly.engine.losses import losses, predictions
 from evenly.engine.run import FORWARD, Run
 from evenly.engine.schedules import Schedule, constant
 from evenly.errors import EvenlyError, unknown
-from evenly.randomness import derive, isolated
+from evenly.randomness import derive, isolated, reseed
 
+CPU = torch.device("cpu")
 State = dict[str, Tensor]
 Objective = Callable[[Tensor, Batch, State], Tensor]
 History = list[dict[str, Any]]
@@ -67,7 +68,7 @@ class Fit:
     evaluate_every: int = 1
     budget: float | None = None
     seed: int = 0
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
     workers: int = 0
     folder: Folder | None = None
     progress: Callable[[float, str], None] = lambda share, note: None
@@ -75,7 +76,11 @@ class Fit:
     def __post_init__(self) -> None:
         if self.select not in RULES:
             raise unknown("selection rule", self.select, RULES)
-        for name, value in (("epochs", self.epochs), ("batch_size", self.batch_size), ("evaluate_every", self.evaluate_every)):
+        for name, value in (
+            ("epochs", self.epochs),
+            ("batch_size", self.batch_size),
+            ("evaluate_every", self.evaluate_every),
+        ):
             if value is not None and (value != int(value) or value < 1):
                 raise EvenlyError(f"{name} {value} leaves nothing to do; give a whole number from 1")
         if self.budget is not None and not self.budget > 0:
@@ -110,16 +115,37 @@ class Fit:
             settings: replace settings of this engine for this fit.
         """
         fit = replace(self, **settings) if settings else self
-        return _Loop(fit, model.to(fit.device), data, sampler, weights, objective, state or {}, stage, until, before_epoch, spent).run()
+        return _Loop(
+            fit,
+            model.to(fit.device),
+            data,
+            sampler,
+            weights,
+            objective,
+            state or {},
+            stage,
+            until,
+            before_epoch,
+            spent,
+        ).run()
 
 
 class _Loop:
     """One fit under way."""
 
     def __init__(
-        self, fit: Fit, model: nn.Module, data: Data, sampler: EpochSampler | None, weights: Tensor | None,
-        objective: Objective, state: State, stage: str, until: Callable[[History], bool] | None,
-        before_epoch: Callable[[int, Optimizer], None] | None, spent: float,
+        self,
+        fit: Fit,
+        model: nn.Module,
+        data: Data,
+        sampler: EpochSampler | None,
+        weights: Tensor | None,
+        objective: Objective,
+        state: State,
+        stage: str,
+        until: Callable[[History], bool] | None,
+        before_epoch: Callable[[int, Optimizer], None] | None,
+        spent: float,
     ) -> None:
         self.fit, self.model, self.data, self.stage = fit, model, data, stage
         self.sampler = Everything(len(data.train), fit.seed) if sampler is None else sampler
@@ -150,14 +176,19 @@ class _Loop:
         if self.best is not None:
             self.model.load_state_dict(self.best["model"])
         return Run(
-            self.model, self.history, self.cost, self.fit.select,
-            self.epoch if self.best is None else self.best["epoch"], self.evaluation_cost, self.seconds,
+            self.model,
+            self.history,
+            self.cost,
+            self.fit.select,
+            self.epoch if self.best is None else self.best["epoch"],
+            self.evaluation_cost,
+            self.seconds,
             out=None if self.fit.folder is None else self.fit.folder.path,
         )
 
     def _one_epoch(self) -> None:
         started = time.perf_counter()
-        torch.manual_seed(derive(self.fit.seed, self.stage, self.epoch))
+        reseed(derive(self.fit.seed, self.stage, self.epoch))
         self.sampler.set_epoch(self.epoch)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * self.fit.schedule(self._progress())
@@ -176,8 +207,13 @@ class _Loop:
         self._check_finite(train_loss)
         self.epoch += 1
         row = {
-            "stage": self.stage, "epoch": self.epoch, "lr": self.optimizer.param_groups[0]["lr"], "examples": seen,
-            "cost": self.cost, "train_loss": train_loss, "train_accuracy": train_accuracy,
+            "stage": self.stage,
+            "epoch": self.epoch,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "examples": seen,
+            "cost": self.cost,
+            "train_loss": train_loss,
+            "train_accuracy": train_accuracy,
         }
         if self.data.observe is not None:
             row |= self.data.observe(self.model)
@@ -205,7 +241,7 @@ class _Loop:
             if self.weights is not None:
                 each = each * self.weights[batch.index]
             loss = self.objective(each, batch, self.state)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             batch.first = False
             self.cost += len(batch)
             return loss
@@ -218,11 +254,15 @@ class _Loop:
 
     @torch.no_grad()
     def _check_finite(self, train_loss: float) -> None:
-        parameters = [p for p in self.model.parameters() if p.is_floating_point()]
+        parameters: list[Tensor] = [p for p in self.model.parameters() if p.is_floating_point()]
         norm = torch.stack([n.float().to(self.fit.device) for n in torch._foreach_norm(parameters)]).sum()
         if torch.isfinite(norm) and torch.isfinite(torch.tensor(train_loss)):
             return
-        kept = f"; the checkpoint of epoch {self.epoch} is kept in {self.fit.folder.path}" if self.fit.folder and self.epoch else ""
+        kept = (
+            f"; the checkpoint of epoch {self.epoch} is kept in {self.fit.folder.path}"
+            if self.fit.folder and self.epoch
+            else ""
+        )
         what = "loss" if not torch.isfinite(torch.tensor(train_loss)) else "weights"
         raise EvenlyError(
             f"the training {what} became NaN or infinite in epoch {self.epoch + 1} of stage {self.stage!r} "
@@ -265,7 +305,11 @@ class _Loop:
         if saved is None:
             return
         self.epoch, self.finished, self.best = done, saved["finished"], saved["best"]
-        self.cost, self.evaluation_cost, self.seconds = saved["cost"], saved["evaluation_cost"], saved["seconds"]
+        self.cost, self.evaluation_cost, self.seconds = (
+            saved["cost"],
+            saved["evaluation_cost"],
+            saved["seconds"],
+        )
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         for key, value in saved["state"].items():

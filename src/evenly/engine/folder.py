@@ -1,10 +1,10 @@
 """A run's folder: settings, metrics, checkpoints. Every write is atomic; a kill leaves the last whole epoch.
 
-    config.json          what was asked; a folder is only ever continued by the same settings
-    metrics.jsonl        one line per stage and epoch
-    checkpoint/STAGE.pt  the state after the last whole epoch of a stage (tensors and plain values only)
-    selection.npz        which examples, how often, why
-    results.json         written last: the run is finished
+config.json          what was asked; a folder is only ever continued by the same settings
+metrics.jsonl        one line per stage and epoch
+checkpoint/STAGE.pt  the state after the last whole epoch of a stage (tensors and plain values only)
+selection.npz        which examples, how often, why
+results.json         written last: the run is finished
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -22,14 +23,15 @@ from evenly.errors import EvenlyError
 
 
 @contextlib.contextmanager
-def atomic(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file that is there whole or not at all."""
+def atomic(path: Path, sync: bool = True) -> Iterator[IO[bytes]]:
+    """Write a file that is there whole or not at all; `sync` waits for the disk, against a loss of power."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -47,6 +49,7 @@ class Folder:
 
     def __init__(self, path: str | Path, config: dict[str, Any]) -> None:
         self.path = Path(path)
+        self._synced = 0.0
         config = json.loads(json.dumps(config))
         if self.path.exists() and not self.path.is_dir():
             raise EvenlyError(f"{self.path} is a file; give a folder as out")
@@ -57,7 +60,9 @@ class Folder:
             (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
             write_json(self.path / "config.json", config)
         elif there != config:
-            raise EvenlyError(f"{self.path} holds another run ({_difference(there, config)}); choose another out or remove it")
+            raise EvenlyError(
+                f"{self.path} holds another run ({_difference(there, config)}); choose another out or remove it"
+            )
         (self.path / "checkpoint").mkdir(exist_ok=True)
 
     @property
@@ -67,9 +72,12 @@ class Folder:
         return found
 
     def save(self, stage: str, state: dict[str, Any]) -> None:
-        """Replace the checkpoint of a stage."""
-        with atomic(self.path / "checkpoint" / f"{stage}.pt") as file:
+        """Replace the checkpoint of a stage. It waits for the disk once a second at most: epochs can be short."""
+        sync = time.monotonic() - self._synced > 1
+        with atomic(self.path / "checkpoint" / f"{stage}.pt", sync) as file:
             torch.save(state, file)
+        if sync:
+            self._synced = time.monotonic()
 
     def load(self, stage: str) -> dict[str, Any] | None:
         """The checkpoint of a stage, or None. Nothing in the file is executed."""
@@ -79,7 +87,9 @@ class Folder:
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
-            raise EvenlyError(f"{path} is not a checkpoint of evenly ({type(error).__name__}); remove it to start over") from error
+            raise EvenlyError(
+                f"{path} is not a checkpoint of evenly ({type(error).__name__}); remove it to start over"
+            ) from error
         return state
 
     def append(self, row: dict[str, Any]) -> None:

@@ -34,13 +34,16 @@ class Selection:
     why: str
     details: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def factor(self) -> int:
+        """How often the examples chosen are shown per epoch; 1 where none are."""
+        return int(self.times.max()) if len(self.times) else 1
+
     def save(self, path: Path) -> None:
         """Write `selection.npz`."""
         with atomic(path) as file:
-            np.savez(
-                file, indices=self.indices.numpy(), times=self.times.numpy(), why=np.array(self.why),
-                **{key: np.asarray(value) for key, value in self.details.items()},
-            )
+            arrays: dict[str, Any] = {key: np.asarray(value) for key, value in self.details.items()}
+            np.savez(file, indices=self.indices.numpy(), times=self.times.numpy(), why=np.array(self.why), **arrays)
 
 
 @dataclass

@@ -9,5 +9,14 @@ from evenly.methods.subsample import subsample
 from evenly.methods.useful import hard_examples, useful
 
 __all__ = [
-    "METHODS", "Method", "erm", "find", "group_dro", "hard_examples", "pde", "random_upsample", "subsample", "useful",
+    "METHODS",
+    "Method",
+    "erm",
+    "find",
+    "group_dro",
+    "hard_examples",
+    "pde",
+    "random_upsample",
+    "subsample",
+    "useful",
 ]

@@ -4,8 +4,8 @@ Weights q over groups rise with the groups' losses, and the objective is the q-w
 
     q_g <- q_g exp(step_size (l_g + C / sqrt(n_g))),  renormalised;     minimise  sum_g q_g l_g
 
-Batches are drawn with all groups equally often. A group that is absent from a batch says nothing about its loss: its weight
-stays as it is, and the groups present share what they had together.
+Batches are drawn with all groups equally often. A group that is absent from a batch says nothing about its loss: its
+weight stays as it is, and the groups present share what they had together.
 """
 
 from __future__ import annotations

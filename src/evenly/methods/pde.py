@@ -41,7 +41,9 @@ def pde(
     """
     warmup_epochs = max(1, 2 * fit.epochs // 3) if warmup_epochs is None else warmup_epochs
     if not 0 < warmup_epochs <= fit.epochs:
-        raise EvenlyError(f"warmup_epochs {warmup_epochs} does not fit a run of {fit.epochs} epochs; give 1..{fit.epochs}")
+        raise EvenlyError(
+            f"warmup_epochs {warmup_epochs} does not fit a run of {fit.epochs} epochs; give 1..{fit.epochs}"
+        )
     if not decay > 0:
         raise EvenlyError(f"decay {decay} stops learning after the warm-up; give a factor above 0")
     every = max(1, (fit.epochs - warmup_epochs) // 10) if every is None else every

@@ -39,7 +39,9 @@ class Method:
                 raise unknown(f"option of {self.name}", option, self.options)
         if self.needs_groups:
             if data.train.groups is None:
-                raise EvenlyError(f"{self.name} needs groups and the data has none; give groups, or use a method without: erm, useful")
+                raise EvenlyError(
+                    f"{self.name} needs groups and the data has none; give groups, or use a method without: erm, useful"
+                )
             if data.train.groups.ndim == 2:
                 raise EvenlyError(f"{self.name} needs one group per example and the groups overlap; give integers (N,)")
         return self.run(model, data, fit, **options)

@@ -1,8 +1,8 @@
 """USEFUL: upsample early for uniform learning (Nguyen, Haddad, Gan, Mirzasoleiman 2024, section 4).
 
 1. Train for a few epochs, until the drop in training loss has shrunk: the easy features are learned by then.
-2. In every class, split the examples by 2-means on the network's outputs; the cluster with the larger mean loss holds the
-   examples without easy features (eq. 12).
+2. In every class, split the examples by 2-means on the network's outputs; the cluster with the larger mean loss holds
+   the examples without easy features (eq. 12).
 3. Repeat these examples (twice per epoch) and train again from the start.
 
     hard = evenly.hard_examples(logits, labels)
@@ -89,7 +89,9 @@ def hard_examples(
     """
     logits, labels = torch.as_tensor(logits).detach().cpu().double(), torch.as_tensor(labels).cpu().long()
     if len(logits) != len(labels) or labels.ndim != 1:
-        raise EvenlyError(f"logits {tuple(logits.shape)} do not go with labels {tuple(labels.shape)}; give (N, K) and (N,)")
+        raise EvenlyError(
+            f"logits {tuple(logits.shape)} do not go with labels {tuple(labels.shape)}; give (N, K) and (N,)"
+        )
     if not bool(torch.isfinite(logits).all()):
         raise EvenlyError("the logits hold NaN or infinity; train with a lower learning rate before separating")
     if on not in ("probabilities", "logits"):
@@ -128,4 +130,6 @@ def _splittable(labels: Tensor) -> None:
     counts = torch.bincount(labels)
     if bool((counts == 1).any()):
         label = int((counts == 1).nonzero()[0])
-        raise EvenlyError(f"class {label} has one example and cannot be split into easy and hard; add examples or drop the class")
+        raise EvenlyError(
+            f"class {label} has one example and cannot be split into easy and hard; add examples or drop the class"
+        )

@@ -1,4 +1,4 @@
-"""The papers' networks, by name. A model is a name, a function that builds a fresh network, or a module as it stands."""
+"""The papers' networks. A model is a name, a function that builds a fresh network, or a module as it stands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Shape = tuple[int, ...]
 
 def _cubic(shape: Shape, classes: int, **options: Any) -> nn.Module:
     if classes != 2 or len(shape) != 2:
-        raise EvenlyError(f"cubic-cnn takes patches (P, d) and 2 classes, not inputs {shape} and {classes} classes; use mlp or convnet")
+        raise EvenlyError(
+            f"cubic-cnn takes patches (P, d) and 2 classes, not inputs {shape} and {classes} classes; use mlp"
+        )
     return CubicCNN(shape[-1], **options)
 
 
@@ -40,8 +42,14 @@ def _convnet(shape: Shape, classes: int, **options: Any) -> nn.Module:
 
 
 MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
-    "cubic-cnn": (_cubic, "two-layer cubic CNN on patches, no bias, normal initialisation (Nguyen et al. 2024)"),
-    "cubic-cnn-bias": (_cubic_bias, "the same with a bias, uniform initialisation x 0.1 (code of Deng et al. 2023)"),
+    "cubic-cnn": (
+        _cubic,
+        "two-layer cubic CNN on patches, no bias, normal initialisation (Nguyen et al. 2024)",
+    ),
+    "cubic-cnn-bias": (
+        _cubic_bias,
+        "the same with a bias, uniform initialisation x 0.1 (code of Deng et al. 2023)",
+    ),
     "mlp": (_mlp, "multilayer perceptron, 64-64, ReLU"),
     "convnet": (_convnet, "two convolutions and a hidden layer, for small images"),
 }

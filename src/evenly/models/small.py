@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -13,7 +14,7 @@ class MLP(nn.Sequential):
     def __init__(self, features: int, classes: int, hidden: Sequence[int] = (64, 64)) -> None:
         widths = [features, *hidden]
         layers: list[nn.Module] = [nn.Flatten()]
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]
         super().__init__(*layers, nn.Linear(widths[-1], classes))
 

@@ -1,0 +1,334 @@
+"""The command line. Exit codes: 0, 1 (it ran and the answer is no), 2 (the input is wrong; said in one line)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evenly import __version__
+from evenly.errors import EvenlyError
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="Make networks learn every predictive feature in their data, not only the easy ones, and see if they did.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for what is left behind.", show_default=False)]
+Seed = Annotated[int, typer.Option(help="Decides the data of a law, the initial weights and every draw.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
+DataName = Annotated[
+    str,
+    typer.Argument(metavar="DATA", help="A name from `evenly datasets`, or an .npz file with x, y[, groups][, split]."),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(help="A name from `evenly models`; the data's own where not given.", show_default=False),
+]
+Number = Annotated[float | None, typer.Option(show_default=False)]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="An option of the method, name=value; repeatable.", show_default=False),
+]
+DataOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data-option", "-d", help="An option of the data's law, name=value; repeatable.", show_default=False
+    ),
+]
+Epochs = Annotated[int | None, typer.Option(help="Passes over what the method trains on.", show_default=False)]
+BatchSize = Annotated[str | None, typer.Option(help="Examples per step, or 'full'.", show_default=False)]
+Schedule = Annotated[str | None, typer.Option(help="constant, step or cosine.", show_default=False)]
+Select = Annotated[
+    str | None,
+    typer.Option(
+        help="Which epoch's weights count: last, average, worst-group or worst-class (the latter three on validation).",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for results.json, report.html and the runs.")] = Path(
+        "evenly-demo"
+    ),
+    seed: Seed = 0,
+    device: Device = "cpu",
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes that share the seeds; all cores, four at most, where not given.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the point of evenly on data that ships with it, in about a minute.
+
+    Example: evenly demo --out /tmp/demo
+    """
+    from evenly.demo import demo as run_demo
+
+    jobs = min(4, os.cpu_count() or 1) if jobs is None else jobs
+    tables = run_demo(out, seed=seed, device=device, jobs=jobs)
+    _show(tables, out, as_json)
+
+
+@app.command()
+def train(
+    data: DataName,
+    method: Annotated[str, typer.Option(help="A name from `evenly methods`.")] = "erm",
+    optimizer: Annotated[str, typer.Option(help="sgd, adam, adamw or sam.")] = "sgd",
+    model: Model = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: Number = None,
+    momentum: Number = None,
+    weight_decay: Number = None,
+    rho: Number = None,
+    schedule: Schedule = None,
+    select: Select = None,
+    option: Options = None,
+    data_option: DataOptions = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Train by one method with one optimizer and one seed; leaves a run folder.
+
+    Examples:
+
+      evenly train shortcut-digits --method pde
+
+      evenly train my.npz --method useful --optimizer sam --epochs 60 -o factor=3
+    """
+    from evenly.experiment import train as run_train
+
+    settings = _settings(epochs, batch_size, lr, momentum, weight_decay, rho, schedule, select)
+    out = out or Path("runs") / f"{Path(data).stem}-{method}-{optimizer}-seed{seed}"
+    run = run_train(
+        model, data, method, optimizer, seed=seed, device=device, out=out,
+        data_options=_pairs(data_option), **settings, **_pairs(option),
+    )  # fmt: skip
+    if as_json:
+        print(json.dumps(run.results, indent=2))
+        return
+    row = run.results
+    where = next(name for name in ("test", "validation", "train") if name in row)
+    print(
+        f"{row['data']}: {method} with {optimizer}, {row['epochs']} epochs, {row['cost_multiple']:.2f}x the cost of ERM"
+    )
+    print(
+        f"  {where} accuracy   {row[where]['accuracy']:.1%}"
+        f"   (weights of epoch {row['selected_epoch']}, rule: {row['rule']})"
+    )
+    if "worst_group" in row[where]:
+        print(
+            f"  worst group     {row[where]['worst_group']:.1%}"
+            f"   train-weighted average {row[where]['train_weighted']:.1%}"
+        )
+    print(f"  page            {out / 'report.html'}")
+
+
+@app.command()
+def compare(
+    data: DataName,
+    methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = "erm,useful",
+    optimizers: Annotated[str, typer.Option(help="Names, separated by commas.")] = "sgd",
+    seeds: Annotated[str, typer.Option(help="How many, or which: 3 or 100,101,102.")] = "3",
+    model: Model = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: Number = None,
+    momentum: Number = None,
+    weight_decay: Number = None,
+    rho: Number = None,
+    schedule: Schedule = None,
+    select: Select = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", help="An option of a method, method.name=value; repeatable.", show_default=False
+        ),
+    ] = None,
+    data_option: DataOptions = None,
+    jobs: Annotated[int, typer.Option(help="Processes that share the seeds, one thread each.")] = 1,
+    device: Device = "auto",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Compare methods x optimizers x seeds, each against a control of equal cost.
+
+    Examples:
+
+      evenly compare shortcut-digits --methods erm,pde,group_dro --seeds 5
+
+      evenly compare my.npz --methods erm,useful --optimizers sgd,sam -o useful.factor=3
+    """
+    from evenly.comparison import compare as run_compare
+
+    by_method: dict[str, dict[str, Any]] = {}
+    for name, value in _pairs(option).items():
+        owner, dot, own = name.partition(".")
+        if not dot:
+            raise EvenlyError(f"option {name!r} does not say whose it is; write method.{name}=..., e.g. pde.{name}=...")
+        by_method.setdefault(owner, {})[own] = value
+    out = out or Path("runs") / f"compare-{Path(data).stem}"
+    table = run_compare(
+        model, data, _names(methods), _names(optimizers), _seeds(seeds), options=by_method,
+        data_options=_pairs(data_option), device=device, jobs=jobs, out=out,
+        **_settings(epochs, batch_size, lr, momentum, weight_decay, rho, schedule, select),
+    )  # fmt: skip
+    _show([table], out, as_json)
+
+
+@app.command()
+def methods(as_json: Json = False) -> None:
+    """List the methods."""
+    from evenly.methods import METHODS
+
+    _list(
+        {
+            name: _with_options(m.summary, m.options) + (" (needs groups)" if m.needs_groups else "")
+            for name, m in METHODS.items()
+        },
+        as_json,
+    )
+
+
+@app.command()
+def datasets(as_json: Json = False) -> None:
+    """List the data sets that come with evenly."""
+    import inspect
+
+    from evenly.data import DATASETS
+
+    rows = {}
+    for name, law in DATASETS.items():
+        options = {p.name: p.default for p in inspect.signature(law).parameters.values() if p.name != "seed"}
+        rows[name] = _with_options((law.__doc__ or "").splitlines()[0], options)
+    rows["FILE.npz"] = "your own arrays: x (N, ...), y (N,), optionally groups (N,) and split (N,)"
+    _list(rows, as_json)
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """List the models."""
+    from evenly.models import MODELS
+
+    _list({name: summary for name, (_, summary) in MODELS.items()}, as_json)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if show:
+        print(f"evenly {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; what the user can mend is one line on stderr."""
+    try:
+        code = app(standalone_mode=False)
+    except EvenlyError as error:
+        _fail(str(error))
+    except _UsageError as error:
+        _fail(error.format_message())
+    except (KeyboardInterrupt, typer.Abort):
+        print("evenly: stopped; the same command goes on where it stopped", file=sys.stderr)
+        sys.exit(130)
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+_UsageError: type[Any] = typer.BadParameter.__bases__[
+    0
+]  # click's, which newer versions of typer bring along under their own name
+
+
+def _fail(message: str) -> None:
+    print(f"evenly: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _show(tables: list[Any], out: Path, as_json: bool) -> None:
+    if as_json:
+        print((out / "results.json").read_text(), end="")
+        return
+    from rich.console import Console
+
+    from evenly.report import sentences
+    from evenly.report.console import comparison_table
+
+    console = Console()
+    for table in tables:
+        console.print(comparison_table(table))
+        for sentence in sentences(table):
+            console.print(f"- {sentence}", markup=False, highlight=False)
+        console.print()
+    print(f"page: {out / 'report.html'}")
+
+
+def _list(rows: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    width = max(map(len, rows))
+    for name, summary in rows.items():
+        print(f"{name:<{width}}  {summary}")
+
+
+def _with_options(summary: str, options: dict[str, Any]) -> str:
+    shown = ", ".join(f"{name}={value}" for name, value in options.items())
+    return summary.rstrip(".") + (f" [{shown}]" if shown else "")
+
+
+def _settings(
+    epochs: int | None, batch_size: str | None, lr: float | None, momentum: float | None, weight_decay: float | None,
+    rho: float | None, schedule: str | None, select: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Only what the user gave; the rest is the data's recipe or the default."""
+    given: dict[str, Any] = {
+        "epochs": epochs, "lr": lr, "momentum": momentum, "weight_decay": weight_decay, "rho": rho,
+        "schedule": schedule,
+        "select": select,
+    }  # fmt: skip
+    settings = {key: value for key, value in given.items() if value is not None}
+    if batch_size is not None:
+        if batch_size != "full" and not batch_size.isdigit():
+            raise EvenlyError(f"batch-size {batch_size!r} is not a number of examples; give a whole number or 'full'")
+        settings["batch_size"] = None if batch_size == "full" else int(batch_size)
+    return settings
+
+
+def _pairs(items: list[str] | None) -> dict[str, Any]:
+    """name=value pairs; values are read as JSON where they are JSON (numbers, lists, true) and as text otherwise."""
+    pairs: dict[str, Any] = {}
+    for item in items or []:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise EvenlyError(f"option {item!r} is not name=value; write e.g. factor=3")
+        try:
+            pairs[name] = json.loads(value)
+        except json.JSONDecodeError:
+            pairs[name] = value
+    return pairs
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _seeds(text: str) -> int | list[int]:
+    try:
+        return [int(seed) for seed in text.split(",")] if "," in text else int(text)
+    except ValueError:
+        raise EvenlyError(f"seeds {text!r} are not numbers; give how many (3) or which (100,101,102)") from None

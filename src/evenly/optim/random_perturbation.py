@@ -1,0 +1,58 @@
+"""Random perturbation: the gradient at a random point near the weights, SAM's control of half its cost.
+
+    delta ~ N(0, sigma^2 I), drawn anew each step
+    w  <- base(w, grad L(w + delta))
+
+It descends the Gaussian-smoothed loss E L(w + delta). The closure runs once per step.
+
+>>> opt = RandomPerturbation(torch.optim.SGD(model.parameters(), lr=0.1), sigma=0.01)
+>>> loss = opt.step(closure)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from evenly.optim.foreach import alike
+from evenly.optim.perturbed import Loss, PerturbedOptimizer
+
+
+class RandomPerturbation(PerturbedOptimizer):
+    """Takes the gradient at weights with Gaussian noise added.
+
+    The noise comes from torch's global generator of each parameter's device, as dropout's does: a resumed run
+    must restore its state (``torch.get_rng_state``, ``torch.cuda.get_rng_state``) beside the optimizer's.
+    Under DistributedDataParallel, replicas whose generators differ draw differing noise, and the gradient
+    averages over it; seed them alike for one common draw.
+
+    Args:
+        base: the optimizer that steps. Every parameter of it that requires gradients is perturbed.
+        sigma: the noise's standard deviation in each coordinate; its length is about sigma sqrt(d) for d
+            parameters. A parameter group may have its own ``"sigma"``.
+        check_finite: raise if a gradient is not finite.
+    """
+
+    settings = ("sigma",)
+
+    def __init__(self, base: Optimizer, sigma: float = 0.01, *, check_finite: bool = False) -> None:
+        super().__init__(base, check_finite=check_finite, sigma=sigma)
+
+    def perturbation(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        for group in self.param_groups:
+            for w in alike(p for p in group["params"] if p.requires_grad):
+                sizes = [p.numel() for p in w]
+                delta = torch.randn(sum(sizes), device=w[0].device, dtype=w[0].dtype) * group["sigma"]
+                yield w, [piece.view_as(p) for piece, p in zip(delta.split(sizes), w, strict=True)]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Loss] | None = None, *, scaler: GradScaler | None = None) -> Loss:
+        closure, scaler = self.begin(closure, scaler)
+        with self.perturbed():
+            loss = self.evaluate(closure)
+        self.descend(scaler, "only")
+        return loss

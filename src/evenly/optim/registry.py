@@ -1,0 +1,62 @@
+"""Optimizers by name: a function from parameters to an optimizer, with evenly's few settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from evenly.errors import EvenlyError, unknown
+from evenly.optim.sam import SAM
+
+Build = Callable[[Iterable[Parameter]], Optimizer]
+
+
+def _sgd(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
+    return torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+
+def _adam(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
+    return torch.optim.Adam(params, lr=lr, weight_decay=weight_decay)
+
+
+def _adamw(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
+    return torch.optim.AdamW(params, lr=lr, weight_decay=weight_decay)
+
+
+def _sam(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
+
+    return SAM(_sgd(params, lr, momentum, weight_decay, rho), rho=rho)
+
+
+OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], str]] = {
+    "sgd": (_sgd, "stochastic gradient descent with momentum"),
+    "adam": (_adam, "Adam"),
+    "adamw": (_adamw, "Adam with decoupled weight decay"),
+    "sam": (_sam, "sharpness-aware minimization over SGD, two passes a step"),
+}
+PLAIN = {"sam": "sgd"}
+"""The optimizer underneath each one that perturbs: what it is compared with at equal cost."""
+
+
+def builder(
+    name_or_function: str | Build,
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    rho: float = 0.05,
+) -> Build:
+    """A function from parameters to the named optimizer; a function given is returned as it is."""
+    if callable(name_or_function):
+        return name_or_function
+    if name_or_function not in OPTIMIZERS:
+        raise unknown("optimizer", name_or_function, OPTIMIZERS)
+    if not lr > 0:
+        raise EvenlyError(f"lr {lr} does not train; give a number above 0")
+    settings: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "rho": rho}
+    make = OPTIMIZERS[name_or_function][0]
+    return lambda params: make(params, **settings)

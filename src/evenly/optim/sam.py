@@ -1,0 +1,62 @@
+"""SAM: sharpness-aware minimization (Foret, Kleiner, Mobahi and Neyshabur, ICLR 2021).
+
+    eps = rho g / ||g||_2,  g = grad L(w),  the norm over all parameters together
+    w  <- base(w, grad L(w + eps))
+
+>>> opt = SAM(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), rho=0.05)
+>>> def closure():
+...     opt.zero_grad()
+...     loss = criterion(model(x), y)
+...     loss.backward()
+...     return loss
+>>> loss = opt.step(closure)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from evenly.optim.foreach import divided, norm
+from evenly.optim.perturbed import Part
+from evenly.optim.sharpness_aware import SharpnessAware
+
+
+class SAM(SharpnessAware):
+    """Takes the gradient where the loss is near its worst within distance rho of the weights.
+
+    Args:
+        base: the optimizer that steps.
+        rho: the radius; 0.05 is Foret et al.'s default (Section 3.1). A parameter group may have its own
+            ``"rho"``; the norm is over all groups.
+        model: as in :class:`~evenly.optim.sharpness_aware.SharpnessAware`: wanted for BatchNorm in a compiled
+            or captured step, needed for ``local``.
+        local: perturb each replica by its own gradient (m-sharpness, Foret et al. Section 4.1).
+        check_finite: raise if a gradient is not finite.
+    """
+
+    settings = ("rho",)
+
+    def __init__(
+        self,
+        base: Optimizer,
+        rho: float = 0.05,
+        *,
+        model: nn.Module | None = None,
+        local: bool = False,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__(base, model=model, local=local, check_finite=check_finite, rho=rho)
+
+    def perturbation(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        return along_gradient(self.gradients())
+
+
+def along_gradient(parts: list[Part]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """eps = rho g / ||g||_2, each group with its own rho, and 0 where g is."""
+    g_norm = norm(part.grads for part in parts)
+    g_norm = g_norm.masked_fill(g_norm == 0, 1.0)
+    for part in parts:
+        yield part.params, divided(part.grads, g_norm / part.rho)

@@ -1,0 +1,160 @@
+"""The step that SAM, ASAM and LSAM share: one gradient finds where to go up, a second one is descended.
+
+g   = grad L(w)                    first pass
+eps = eps(w, g)                    the method's own
+w  <- base(w, grad L(w + eps))     second pass
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from evenly.errors import EvenlyError
+from evenly.optim.perturbed import Loss, PerturbedOptimizer
+from evenly.optim.snapshot import Snapshot
+
+RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+class SharpnessAware(PerturbedOptimizer):
+    """Two passes per step; a subclass gives the perturbation between them.
+
+    Each pass draws its own dropout masks. What runs on every forward pass (a counter, a moving average of
+    your own) runs twice; the running statistics of normalization layers move once.
+
+    Args:
+        base: the optimizer that steps.
+        model: the network whose running statistics (BatchNorm, InstanceNorm) the second pass leaves alone.
+            Without it they are those of every module called in the first pass of the first step: a network
+            that comes into play later is missed, and a compiled one runs that one pass uncompiled.
+        local: under DistributedDataParallel, perturb each replica by the gradient of its own part of the
+            batch (m-sharpness, m examples per replica) instead of the whole batch's. ``model`` must then be
+            the DistributedDataParallel that the closure calls.
+        check_finite: raise if a gradient is not finite.
+    """
+
+    model: nn.Module | None
+    local: bool
+    _models: list[nn.Module] | None
+
+    def __init__(
+        self,
+        base: Optimizer,
+        *,
+        model: nn.Module | None,
+        local: bool,
+        check_finite: bool,
+        **settings: float,
+    ) -> None:
+        if local and not isinstance(model, DistributedDataParallel):
+            given = "None" if model is None else f"a {type(model).__name__}"
+            raise EvenlyError(
+                f"local=True, but model is {given}; pass the DistributedDataParallel that the closure calls"
+            )
+        self.model = model
+        self.local = local
+        super().__init__(base, check_finite=check_finite, **settings)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Loss] | None = None, *, scaler: GradScaler | None = None) -> Loss:
+        closure, scaler = self.begin(closure, scaler)
+        with self._unsynced(), self._noting_models():
+            loss = self.evaluate(closure)
+        if (scaler is not None or self.check_finite) and not self._first_gradients_are_finite():
+            if scaler is None:
+                self.refuse_gradient("first")
+            self._skip(scaler)
+            return loss
+        with self.perturbed():
+            self.evaluate(closure)
+        self.descend(scaler, "second")
+        return loss
+
+    @torch.no_grad()
+    def ascend(self) -> None:
+        """Move the weights from w to w + eps, given the gradient at w in ``.grad``.
+
+        The running statistics of ``model`` are kept as they are now; :meth:`restore` brings them back.
+        """
+        super().ascend()
+        self._statistics.take(
+            buffer
+            for model in self._models or ()
+            for module in model.modules()
+            for name, buffer in module.named_buffers(recurse=False)
+            if name in RUNNING_STATISTICS
+        )
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Move the weights back from w + eps to w, bit for bit, and the running statistics with them."""
+        super().restore()
+        self._statistics.put_back()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        self._models = None if self.model is None else [self.model]  # a network may have come with the group
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "model": self.model, "local": self.local}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._statistics = Snapshot()
+        self._models = None if self.model is None else [self.model]
+
+    def _unsynced(self) -> AbstractContextManager[None]:
+        if not self.local:
+            return nullcontext()
+        assert isinstance(self.model, DistributedDataParallel)
+        return self.model.no_sync()
+
+    def _first_gradients_are_finite(self) -> Tensor:
+        finite = self.gradients_are_finite()
+        if self.local:
+            # Replicas must take the second pass together or not at all: its gradients are synchronized.
+            assert isinstance(self.model, DistributedDataParallel)
+            on_all = finite.int()
+            torch.distributed.all_reduce(on_all, torch.distributed.ReduceOp.MIN, group=self.model.process_group)
+            finite = on_all.bool()
+        return finite
+
+    def _skip(self, scaler: GradScaler) -> None:
+        # The scaler skips, and lowers its scale, for an infinity that it sees itself; with local gradients it
+        # may be on another replica.
+        for part in self.gradients():
+            torch._foreach_mul_([p.grad for p in part.params if p.grad is not None], float("nan"))
+        scaler.step(self.base)
+
+    @contextmanager
+    def _noting_models(self) -> Iterator[None]:
+        if self._models is not None:
+            yield
+            return
+        models: list[nn.Module] = []
+        within: set[nn.Module] = set()
+
+        def note(module: nn.Module, _: object) -> None:
+            if module not in within:
+                models.append(module)
+                within.update(module.modules())
+
+        # Compiled code breaks under a global hook, and torch warns of it: this one pass runs uncompiled.
+        with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
+            hook = register_module_forward_pre_hook(note)
+            try:
+                yield
+            finally:
+                hook.remove()
+        self._models = models

@@ -1,0 +1,133 @@
+"""What a page is made of, free of HTML: headings, sentences, tables, panels, examples. The template draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from evenly.report.examples import Example
+from evenly.report.figures import Look
+from evenly.report.words import Verdict
+
+
+@dataclass(frozen=True)
+class Prose:
+    """Paragraphs."""
+
+    paragraphs: Sequence[str]
+    kind: str = "prose"
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """A data set in short: where ERM stands, a verdict per arm, closing sentences."""
+
+    opening: str
+    verdicts: Sequence[Verdict]
+    closing: Sequence[str]
+    title: str = ""
+    kind: str = "verdicts"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Names and values."""
+
+    pairs: Sequence[tuple[str, str]]
+    title: str = "What was run"
+    kind: str = "settings"
+
+
+@dataclass(frozen=True)
+class Whisker:
+    """An interval drawn in a table's cell, all in percent of the cell's width; low and high are None for one seed."""
+
+    zero: float
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number with its spread, or a whisker; `outcome` colours a difference."""
+
+    text: str = ""
+    spread: str = ""
+    outcome: str = ""
+    whisker: Whisker | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row's name and cells; a muted row is the control of the one above."""
+
+    name: str
+    cells: Sequence[Cell]
+    muted: bool = False
+    note: str = ""
+    look: Look | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns beyond the first hold numbers; a name may carry its unit after a comma."""
+
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    caption: str
+    title: str = "Results"
+    kind: str = "table"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One drawing (an `svg` element) under its title."""
+
+    title: str
+    svg: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Drawings side by side with one legend and one caption."""
+
+    title: str
+    panels: Sequence[Panel]
+    caption: str
+    legend: Sequence[tuple[str, Look]] = ()
+    kind: str = "panels"
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Sets of examples beside each other."""
+
+    title: str
+    sets: Sequence[tuple[str, Sequence[Example]]]
+    caption: str
+    kind: str = "gallery"
+
+
+Block = Prose | Verdicts | Settings | Table | Panels | Gallery
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what is under it; `anchor` is its id on the page."""
+
+    title: str
+    anchor: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page."""
+
+    title: str
+    lead: str
+    sections: Sequence[Section]
+    footer: str
+    contents: bool = field(default=False)

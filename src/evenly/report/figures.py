@@ -1,0 +1,334 @@
+"""Figures as inline SVG and examples as inline PNG: pure functions from numbers to text.
+
+Nothing here touches pyplot. Colours are written as CSS variables (`--arm-0` ...) and `currentColor`, so that one figure
+serves light and dark pages alike; text stays text. Each panel is about as wide as a phone: pages set them side by side.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from PIL import Image
+from torch import Tensor
+
+COLOURS = 8
+"""How many colours the style sheet has for arms: --arm-0 (neutral, for ERM) to --arm-7."""
+DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
+"""Line styles in points, solid first."""
+LARGEST_THUMBNAIL = 96
+"""Pixels; larger images are made smaller, smaller ones are left to the browser to enlarge."""
+
+_INK, _FAINT = "#010203", "#010204"
+_RC = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a class called "$5^" is a name, not a formula
+    "font.size": 11.0,
+    "axes.edgecolor": _FAINT,
+    "axes.labelcolor": _INK,
+    "text.color": _INK,
+    "xtick.color": _FAINT,
+    "ytick.color": _FAINT,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": _FAINT,
+    "grid.linewidth": 0.6,
+    "path.simplify_threshold": 0.25,
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How an arm is drawn wherever it is drawn: a colour of the style sheet and a line style, both by number."""
+
+    colour: int = 0
+    dash: int = 0
+
+    @property
+    def dashes(self) -> tuple[float, ...]:
+        """The line style in points; empty is solid."""
+        return DASHES[self.dash % len(DASHES)]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One arm's course: per seed (x, y), each two sequences of one length."""
+
+    name: str
+    look: Look
+    seeds: Sequence[tuple[Sequence[float], Sequence[float]]]
+
+    def mean(self) -> tuple[np.ndarray, np.ndarray]:
+        """x and y averaged over the seeds, point by point, as far as every seed goes."""
+        length = min((len(x) for x, _ in self.seeds), default=0)
+        if length == 0:
+            return np.empty(0), np.empty(0)
+        x = np.mean([np.asarray(x, dtype=float)[:length] for x, _ in self.seeds], axis=0)
+        y = np.mean([np.asarray(y, dtype=float)[:length] for _, y in self.seeds], axis=0)
+        return x, y
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One arm's value in [0, 1] with the seeds' values and, where it has a control, the control's value."""
+
+    name: str
+    look: Look
+    value: float
+    seeds: Sequence[float] = ()
+    control: float | None = None
+
+
+def looks(arms: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Look]:
+    """A look for each (method, optimizer): colour by method, line style by optimizer; ERM is neutral.
+
+    Where there is one method only, colours tell the optimizers apart instead.
+    """
+    methods = list(dict.fromkeys(method for method, _ in arms))
+    optimizers = list(dict.fromkeys(optimizer for _, optimizer in arms))
+    if len(methods) == 1:
+        return {(methods[0], optimizer): Look(_colour(k)) for k, optimizer in enumerate(optimizers)}
+    coloured = [method for method in methods if method != "erm"]
+    return {
+        (method, optimizer): Look(
+            0 if method == "erm" else _colour(1 + coloured.index(method)), optimizers.index(optimizer)
+        )
+        for method, optimizer in arms
+    }
+
+
+def curves(
+    lines: Sequence[Curve],
+    *,
+    prefix: str,
+    label: str,
+    x_name: str = "epoch",
+    shares: bool = False,
+    log_x: bool = False,
+    log_y: bool = False,
+    y_range: tuple[float, float] | None = None,
+) -> str:
+    """A panel of curves as SVG: the mean over seeds, and thin lines for the seeds.
+
+    Args:
+        lines: the arms; the first is drawn lowest.
+        prefix: for the ids in the SVG, unique on its page.
+        label: what a reader who cannot see it is told; the last values are added.
+        shares: y is a share of 1 and is printed as percent.
+    """
+    with _style(prefix):
+        figure = Figure(figsize=(5.6, 3.1))
+        axes = figure.add_axes((0.115, 0.165, 0.865, 0.795))
+        for order, line in enumerate(lines):
+            drawing = {"color": _sentinel(line.look.colour), "dashes": line.look.dashes}
+            if len(line.seeds) > 1:
+                for x, y in line.seeds:
+                    axes.plot(x, y, linewidth=0.7, alpha=0.35, zorder=2 + order, **drawing)
+            x_mean, y_mean = line.mean()
+            marker = "o" if len(x_mean) == 1 else None
+            axes.plot(x_mean, y_mean, linewidth=1.9, zorder=20 + order, marker=marker, markersize=4, **drawing)
+        axes.grid(True, axis="y")
+        axes.set_axisbelow(True)
+        axes.tick_params(length=3, width=0.6)
+        axes.set_xlabel(x_name)
+        axes.margins(x=0.015)
+        _scale_x(axes, log_x, whole=x_name == "epoch")
+        _scale_y(axes, log_y, shares, y_range)
+        return _svg(figure, prefix, f"{label}. {_last_values(lines, shares)}".strip())
+
+
+def bars(rows: Sequence[Bar], *, prefix: str, label: str) -> str:
+    """Horizontal bars from 0 to 100% as SVG: the bar is the mean, dots are seeds, a stroke is the control's mean."""
+    with _style(prefix):
+        widest = max((len(row.name) for row in rows), default=1)
+        left = min(0.12 + 0.088 * widest, 2.4) / 5.6
+        height = 0.46 + 0.27 * len(rows)
+        figure = Figure(figsize=(5.6, height))
+        axes = figure.add_axes((left, 0.36 / height, 0.885 - left, 1 - 0.42 / height))
+        for y, row in enumerate(rows):
+            if not math.isfinite(row.value):
+                continue
+            axes.barh(y, row.value, height=0.62, color=_sentinel(row.look.colour), alpha=0.85, linewidth=0, zorder=2)
+            if len(row.seeds) > 1:
+                axes.plot(
+                    row.seeds, [y] * len(row.seeds), "o", markersize=3.2, markerfacecolor="none",
+                    markeredgecolor=_INK, markeredgewidth=0.9, zorder=4, clip_on=False,
+                )  # fmt: skip
+            if row.control is not None and math.isfinite(row.control):
+                axes.plot([row.control] * 2, [y - 0.42, y + 0.42], color=_INK, linewidth=1.6, zorder=5, clip_on=False)
+        for y, row in enumerate(rows):
+            axes.text(1.135, y, _percent(row.value), transform=axes.get_yaxis_transform(), ha="right", va="center")
+        axes.set_xlim(0, 1)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_yticks(range(len(rows)), [_printable(row.name) for row in rows])
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100%"])
+        axes.grid(True, axis="x")
+        axes.set_axisbelow(True)
+        axes.tick_params(length=0)
+        axes.spines[["left", "bottom"]].set_visible(False)
+        values = "; ".join(f"{row.name} {_percent(row.value)}%" for row in rows)
+        return _svg(figure, prefix, f"{label}: {values}")
+
+
+def thumbnail(image: Tensor) -> str:
+    """An image (1 or 3, H, W), uint8 or float, as a PNG data URI. Floats outside [0, 1] are stretched to fit."""
+    pixels = image.detach().cpu()
+    if pixels.dtype != torch.uint8:
+        pixels = pixels.double().nan_to_num()
+        low, high = float(pixels.min()), float(pixels.max())
+        if low < 0 or high > 1:
+            pixels = (pixels - low) / (high - low if high > low else 1.0)
+        pixels = (255 * pixels).round().to(torch.uint8)
+    array = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).contiguous().numpy()
+    picture = Image.fromarray(array)
+    picture.thumbnail((LARGEST_THUMBNAIL, LARGEST_THUMBNAIL))
+    stream = io.BytesIO()
+    picture.save(stream, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+
+
+def is_image(shape: Sequence[int]) -> bool:
+    """Whether an example of this shape can be shown: (1 or 3, H, W) of at least 4 x 4 pixels."""
+    return len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= 4
+
+
+def spans(values: Sequence[float], factor: float) -> bool:
+    """Whether positive values spread over more than a factor, so that a logarithmic axis shows them better."""
+    positive = [value for value in values if value > 0 and math.isfinite(value)]
+    return len(positive) == len(values) > 0 and max(positive) > factor * min(positive)
+
+
+def _colour(k: int) -> int:
+    """The k-th colour; those after the last start over behind the neutral one."""
+    return k if k < COLOURS else 1 + (k - 1) % (COLOURS - 1)
+
+
+def _sentinel(colour: int) -> str:
+    """The colour that stands for `--arm-k` until the SVG is written."""
+    return f"#0103{colour:02x}"
+
+
+@contextmanager
+def _style(prefix: str) -> Iterator[None]:
+    """matplotlib's defaults with ours on top, whatever the user has set; all is put back afterwards."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the browser has the font, not matplotlib
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({**_RC, "svg.hashsalt": prefix})
+        yield
+
+
+def _scale_x(axes: Axes, log: bool, whole: bool) -> None:
+    if log:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 3.0), numticks=8))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+
+
+def _scale_y(axes: Axes, log: bool, shares: bool, y_range: tuple[float, float] | None) -> None:
+    if y_range is not None:
+        axes.set_ylim(*y_range)
+    if log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(10, numticks=6))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    elif shares:
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, -0.02), min(high, 1.02))
+        ticks = [tick for tick in MaxNLocator(5).tick_values(*axes.get_ylim()) if 0 <= tick <= 1]
+        axes.yaxis.set_major_locator(FixedLocator(ticks))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _last_values(lines: Sequence[Curve], shares: bool) -> str:
+    last = [(line.name, y[-1]) for line in lines if len(y := line.mean()[1])]
+    shown = [f"{name} {100 * y:.1f}%" if shares else f"{name} {y:.3g}" for name, y in last]
+    return f"At the end: {'; '.join(shown)}." if shown else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}" if math.isfinite(share) else "–"
+
+
+def _printable(name: str) -> str:
+    """A name cut to what fits beside a bar, without characters that XML cannot hold."""
+    name = "".join(character if character.isprintable() else " " for character in name)
+    return name if len(name) <= 26 else name[:25] + "…"
+
+
+def _svg(figure: Figure, prefix: str, label: str) -> str:
+    """The figure as an `svg` element for an HTML page: no namespaces, no styles that reach the page, ids of its own."""
+    stream = io.BytesIO()
+    figure.savefig(
+        stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+    )
+    root = ElementTree.fromstring(stream.getvalue())
+    referenced = {
+        match for element in root.iter() for value in element.attrib.values() for match in re.findall(r"#([\w-]+)", value)
+    }
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag.rpartition("}")[2] in ("metadata", "style"):
+                parent.remove(child)
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        element.attrib = _attributes(element.attrib, prefix, referenced)
+        if element.tag != "text":
+            element.text = None
+        element.tail = None
+    for parent in list(root.iter()):
+        for child in [child for child in parent if child.tag in ("g", "defs") and len(child) == 0]:
+            parent.remove(child)
+    for name in ("width", "height", "version"):
+        root.attrib.pop(name, None)
+    root.attrib |= {"role": "img", "aria-label": "".join(c if c.isprintable() else " " for c in label)}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _attributes(attributes: Mapping[str, str], prefix: str, referenced: set[str]) -> dict[str, str]:
+    kept = {}
+    for key, value in attributes.items():
+        name = key.rpartition("}")[2]
+        if name == "id":
+            if value not in referenced:
+                continue
+            value = f"{prefix}-{value}"  # noqa: PLW2901
+        elif name in ("href", "clip-path"):
+            value = value.replace("#", f"#{prefix}-")  # noqa: PLW2901
+        elif name == "style":
+            value = _coloured(value)  # noqa: PLW2901
+        elif name == "d":
+            value = re.sub(r"-?\d+\.\d+", _rounded, value).replace("\n", " ").strip()  # noqa: PLW2901
+        kept[name] = value
+    return kept
+
+
+def _rounded(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
+
+
+def _coloured(style: str) -> str:
+    style = style.replace(_INK, "currentColor").replace(_FAINT, "var(--faint)")
+    return re.sub(r"#0103([0-9a-f]{2})", lambda found: f"var(--arm-{int(found[1], 16)})", style)

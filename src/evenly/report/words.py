@@ -1,0 +1,284 @@
+"""Plain sentences computed from numbers: what helped, what did not, what it cost.
+
+The rule, for the paired difference of an arm from its control: an interval wholly above 0 is a rise, wholly below a
+fall, anything else no clear difference; a single seed cannot tell. "Points" are percentage points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from evenly.comparison import Comparison
+
+METRIC_NAMES = {
+    "accuracy": "accuracy",
+    "worst_group": "worst-group accuracy",
+    "train_weighted": "train-weighted accuracy",
+    "worst_class": "worst-class accuracy",
+}
+RULE_NAMES = {
+    "last": "last epoch",
+    "average": "epoch with the best validation accuracy",
+    "worst-group": "epoch with the best validation worst-group accuracy",
+    "worst-class": "epoch with the best validation worst-class accuracy",
+}
+SPOKEN = {"erm": "ERM", "random_upsample": "random upsampling"}
+"""Methods whose name in a sentence is not the one that is typed."""
+SAME_COST = 0.05
+"""Costs within this share of each other are called the same."""
+
+Outcome = Literal["raised", "lowered", "unclear", "untold"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What can be said of one arm against its control, and what has to be said with it."""
+
+    arm: str
+    outcome: Outcome
+    sentence: str
+    notes: tuple[str, ...] = ()
+
+
+def sentences(table: Comparison) -> list[str]:
+    """A comparison in a few sentences: where ERM stands, a verdict for every arm that has a control, the cost."""
+    told = [opening(table)]
+    told += [" ".join([verdict.sentence, *verdict.notes]) for verdict in verdicts(table)]
+    return [*told, *closing(table)]
+
+
+def opening(table: Comparison) -> str:
+    """Where ERM stands on this data."""
+    reference = full_erm(table.summary)
+    where = measured_on(table)
+    if reference is None:
+        return f"On {table.data}, ERM was not among the arms, so there is no common reference."
+    reached = f"{percent(_mean(reference, 'accuracy'))} {where} accuracy"
+    for metric, what in (("worst_group", "worst group"), ("worst_class", "worst class")):
+        if metric in reference:
+            reached += f" and {percent(_mean(reference, metric))} in its {what}"
+            break
+    return f"On {table.data}, {spoken(reference)} reaches {reached}{_over_seeds(reference)}."
+
+
+def verdicts(table: Comparison) -> list[Verdict]:
+    """One verdict per arm that has a control, in the table's order."""
+    metric = headline(table)
+    return [_verdict(entry, metric, table.summary) for entry in table.summary if entry.get("control") and metric in entry]
+
+
+def closing(table: Comparison) -> list[str]:
+    """What it cost, and what is missing for a verdict."""
+    arms = [entry for entry in table.summary if not entry.get("control_of")]
+    told = []
+    bare = [entry for entry in arms if not entry.get("control") and entry["method"] != "erm"]
+    if bare:
+        names = ", ".join(spoken(entry) for entry in bare)
+        told.append(f"No control of equal cost was run for {names}: a difference from ERM may come from the cost alone.")
+    costs = {spoken(entry): entry["cost_multiple"] for entry in arms}
+    if len(costs) == 1:
+        told.append(f"{next(iter(costs))} cost {times(next(iter(costs.values())))} what ERM costs.")
+    elif costs:
+        least, most = min(costs, key=costs.__getitem__), max(costs, key=costs.__getitem__)
+        if times(costs[least]) == times(costs[most]):
+            told.append(f"Every arm cost {times(costs[least])} what ERM costs.")
+        else:
+            told.append(
+                f"Costs run from {times(costs[least])} what ERM costs ({least}) to {times(costs[most])} ({most})."
+            )
+    return told
+
+
+def headline(table: Comparison) -> str:
+    """The metric that verdicts are about: what the selection rule aims at where that is the worst group, else accuracy."""
+    aims_at_worst = table.plan.get("rule") == "worst-group"
+    return "worst_group" if aims_at_worst and any("worst_group" in entry for entry in table.summary) else "accuracy"
+
+
+def measured_on(table: Comparison) -> str:
+    """The split that the numbers of the summary are from: test where there is one."""
+    return measured_split(table.rows[0]) if table.rows else "test"
+
+
+def measured_split(row: Mapping[str, Any]) -> str:
+    """The split that a run's result is read from: test, else validation, else training."""
+    return next((name for name in ("test", "validation") if row.get(name)), "training")
+
+
+def full_erm(summary: Sequence[Mapping[str, Any]], optimizer: str | None = None) -> Mapping[str, Any] | None:
+    """The ERM arm that costs what ERM costs (with this optimizer where one is given); None where there is none."""
+    arms = [entry for entry in summary if entry["method"] == "erm" and not entry.get("control_of")]
+    arms = [entry for entry in arms if optimizer in (None, entry["optimizer"])]
+    return min(arms, key=lambda entry: abs(entry["cost_multiple"] - 1.0), default=None)
+
+
+def outcome(difference: Mapping[str, Any]) -> Outcome:
+    """The rule on an interval."""
+    low, high = difference.get("low"), difference.get("high")
+    if low is None or high is None or not math.isfinite(difference["mean"]):
+        return "untold"
+    return "raised" if low > 0 else "lowered" if high < 0 else "unclear"
+
+
+def spoken(entry: Mapping[str, Any]) -> str:
+    """An arm in a sentence: "useful with sgd"."""
+    return f"{SPOKEN.get(entry['method'], entry['method'])} with {entry['optimizer']}"
+
+
+def short_arm(arm: str) -> str:
+    """An arm's name without the cost it was cut to: "erm+sgd at the cost of pde+sgd" is an "erm+sgd"."""
+    return arm.split(" at the cost of ")[0]
+
+
+def percent(share: float | None) -> str:
+    """0.938 as "93.8%"."""
+    return "–" if share is None or not math.isfinite(share) else f"{number(share)}%"
+
+
+def number(share: float | None) -> str:
+    """0.938 as "93.8"."""
+    return "–" if share is None or not math.isfinite(share) else f"{100 * share:.1f}"
+
+
+def times(multiple: float | None) -> str:
+    """A cost as a multiple of ERM's: "1.12x"."""
+    if multiple is None or not math.isfinite(multiple):
+        return "–"
+    return f"{multiple:.2f}x" if multiple >= 0.1 else f"{multiple:.2g}x"
+
+
+def signed(share: float, digits: int = 1) -> str:
+    """A difference in points with its sign: "+2.3", "−0.4", "0.0"."""
+    text = f"{100 * share:+.{digits}f}"
+    return f"{0:.{digits}f}" if float(text) == 0 else text.replace("-", "−")
+
+
+def interval(difference: Mapping[str, Any]) -> str:
+    """A 95% interval in points: "[−1.9, 1.1]"; nothing where there is none."""
+    low, high = difference.get("low"), difference.get("high")
+    if low is None or high is None:
+        return ""
+    digits = _digits(difference)
+    return f"[{signed(low, digits).lstrip('+')}, {signed(high, digits).lstrip('+')}]"
+
+
+def points(difference: Mapping[str, Any]) -> str:
+    """The difference alone, signed, with as many digits as its interval needs: "−0.4"."""
+    return signed(difference["mean"], _digits(difference)) if math.isfinite(difference["mean"]) else "–"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: "48 s", "2 min 5 s", "1 h 3 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def run_sentences(results: Mapping[str, Any]) -> list[str]:
+    """What one run reached, which of its weights were kept, and what it cost."""
+    split = measured_split(results)
+    measured = results.get(split) or results.get("train") or {}
+    reached = f"{percent(measured.get('accuracy'))} {split} accuracy"
+    if "worst_group" in measured:
+        reached += f" and {percent(measured['worst_group'])} in its worst group"
+    kept = f"The weights are those of epoch {results['selected_epoch']} of {results['epochs']}"
+    return [
+        f"{spoken(results)} reaches {reached} on {results['data']}.",
+        f"{kept}: the {RULE_NAMES.get(results['rule'], results['rule'])}.",
+        f"Training cost {times(results['cost_multiple'])} what ERM costs and took {duration(results['seconds'])}.",
+    ]
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Names with commas between them."""
+    return ", ".join(str(name) for name in names)
+
+
+def _verdict(entry: Mapping[str, Any], metric: str, summary: Sequence[Mapping[str, Any]]) -> Verdict:
+    difference = entry[metric]["difference"]
+    arm, what, against = spoken(entry), METRIC_NAMES[metric], _against(entry)
+    found = outcome(difference)
+    if found == "untold" and not math.isfinite(difference["mean"]):
+        return Verdict(entry["arm"], found, f"{arm} shares no seed with its control, so nothing can be said.")
+    numbers = f"{points(difference)} points {interval(difference)}".rstrip()
+    if found == "raised":
+        sentence = f"{arm} raised {what} by {numbers.lstrip('+')} over {against}."
+    elif found == "lowered":
+        sentence = f"{arm} lowered {what}: {numbers} against {against}."
+    elif found == "untold":
+        sentence = f"{arm} shows {numbers} of {what} against {against}, but one seed cannot tell: run several."
+    elif difference["mean"] > 0:
+        sentence = f"{arm} made no clear difference to {what}: {numbers} against {against}."
+    else:
+        sentence = f"{arm} did not help {what}: {numbers} against {against}."
+    return Verdict(entry["arm"], found, sentence, (*_price(entry, metric), *_in_full(entry, metric, summary)))
+
+
+def _against(entry: Mapping[str, Any]) -> str:
+    """The control in words, with the cost that both have."""
+    method, _, optimizer = short_arm(entry["control"]).rpartition("+")
+    name = SPOKEN.get(method, method)
+    if method == "erm" or optimizer != entry["optimizer"]:
+        name += f" with {optimizer}"
+    cost, its_cost = entry["cost_multiple"], entry.get("control_cost_multiple")
+    if its_cost is not None and abs(its_cost - cost) > SAME_COST * cost:
+        return f"{name} ({times(cost)} ERM; the control {times(its_cost)})"
+    how = "at"
+    if method == "erm" and abs(cost - 1) > SAME_COST:
+        how = "stopped at" if cost < 1 else "trained on to"
+    return f"{name} {how} the same cost ({times(cost)} ERM)"
+
+
+def _price(entry: Mapping[str, Any], metric: str) -> list[str]:
+    """What happened to the worst group, where that is not the headline, and to the average where it was the price."""
+    worst = entry.get("worst_group", {}).get("difference")
+    average = entry.get("train_weighted", {}).get("difference")
+    if worst is None or outcome(worst) in ("unclear", "untold"):
+        return []
+    if outcome(worst) == "raised" and average is not None and outcome(average) == "lowered":
+        rise = "" if metric == "worst_group" else f" by {points(worst).lstrip('+')} points {interval(worst)}"
+        return [
+            f"It raised the worst group{rise} at the price of the average: "
+            f"train-weighted accuracy {points(average)} points {interval(average)}."
+        ]
+    if metric == "worst_group":
+        return []
+    return [f"Its worst group was {outcome(worst)}: {points(worst)} points {interval(worst)}."]
+
+
+def _in_full(entry: Mapping[str, Any], metric: str, summary: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For an arm whose control is ERM cut short: the difference from ERM trained in full, which costs more."""
+    reference = full_erm(summary, entry["optimizer"])
+    cut_short = short_arm(entry["control"]).startswith("erm+") and entry["cost_multiple"] < 1 - SAME_COST
+    if not cut_short or reference is None or metric not in reference:
+        return []
+    ours, theirs = entry[metric].get("values", []), reference[metric].get("values", [])
+    if not ours or len(ours) != len(theirs):
+        return []
+    from evenly.comparison import paired  # noqa: PLC0415 - only here is a number computed, and it loads torch
+
+    difference = paired([a - b for a, b in zip(ours, theirs, strict=True)])
+    reached = f"{times(reference['cost_multiple'])}, {percent(_mean(reference, metric))}"
+    return [f"Against {spoken(reference)} in full ({reached}): {points(difference)} points {interval(difference)}".rstrip() + "."]
+
+
+def _digits(difference: Mapping[str, Any]) -> int:
+    """One digit, or two where one would print a number as 0.0 that is not."""
+    shown = [difference.get(key) for key in ("mean", "low", "high")]
+    return 2 if any(value is not None and 1e-5 < abs(value) < 5e-4 for value in shown) else 1
+
+
+def _mean(entry: Mapping[str, Any], metric: str) -> float | None:
+    value: float | None = entry[metric]["mean"] if metric in entry else None
+    return value
+
+
+def _over_seeds(entry: Mapping[str, Any]) -> str:
+    return f" (mean of {entry['seeds']} seeds)" if entry["seeds"] > 1 else " (one seed)"
