@@ -70,7 +70,7 @@ def compare(
         methods, optimizers: names; every pair is an arm. "erm+sam" among the methods is one arm of its own.
         seeds: how many, or which.
         controls: run a control of equal cost for every arm.
-        options: options of methods by the method's name, e.g. ``{"pde": {"warmup_epochs": 20}}``.
+        options: options and settings of single methods by name, e.g. ``{"pde": {"warmup_epochs": 20, "lr": 0.01}}``.
         jobs: processes that share the seeds, one thread each; 1 keeps everything in this process.
         out: a folder; work that was interrupted there goes on, finished runs are not repeated.
         settings: as for `evenly.train`, for all arms alike.
@@ -143,8 +143,10 @@ class _Seed:
                 result = train(
                     self.model, data, method, optimizer, seed=seed, device=self.device, budget=budget, out=out,
                     progress=lambda share, note: progress((len(done) + share) / (2 * len(arms)), arm),
-                    **self.settings, **options,
+                    **self.settings | options,
                 )  # fmt: skip
+                # the unit is ERM's cost under the settings common to all, not under those of one method
+                result.results["cost_multiple"] = result.cost / erm_cost(data, plan["epochs"])
                 done[arm] = ({"arm": arm, **result.results, "control": None, "control_of": None}, result)
             return done[arm][1]
 
@@ -156,10 +158,10 @@ class _Seed:
                 continue
             other, its_optimizer = control
             same_cost = f"{other}+{its_optimizer}"
-            options: dict[str, Any] = {}
+            options = dict(self.options.get(other, {}))
             if other == "random_upsample":
                 assert result.selection is not None
-                options = {"count": len(result.selection.indices), "factor": result.selection.factor}
+                options |= {"count": len(result.selection.indices), "factor": result.selection.factor}
             budget: float | None = result.cost
             passes = 2 if its_optimizer in PLAIN else 1
             if other == "erm" and math.isclose(result.cost, passes * erm_cost(data, plan["epochs"])):
@@ -262,8 +264,8 @@ def _check(
             raise unknown("setting", setting, DEFAULTS)
     for method, given in options.items():
         for option in given:
-            if option not in METHODS[method].options:
-                raise unknown(f"option of {method}", option, METHODS[method].options)
+            if option not in (known := [*METHODS[method].options, *DEFAULTS]):
+                raise unknown(f"option of {method}", option, known)
     if not arms or not seeds:
         raise EvenlyError("there is nothing to compare; give at least one method, one optimizer and one seed")
     if len(set(seeds)) != len(seeds):

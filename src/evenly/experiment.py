@@ -115,7 +115,7 @@ def train(
         Fit(**engine)  # settings that cannot work are said before a folder is made
         folder = None if out is None else Folder(out, config)
         run = chosen(fresh, data, Fit(**engine, folder=folder), **options)
-    run.results = _results(run, data, config)
+    run.results = _results(run, data, config, erm_cost(data, resolve(data, "erm", settings)[0]["epochs"]))
     if folder is not None:
         if run.selection is not None:
             run.selection.save(folder.path / "selection.npz")
@@ -151,9 +151,9 @@ def as_device(name: str) -> torch.device:
 def resolve(data: Data, method: str, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(settings of training, options of the method): from the user, else the data's recipe, else the defaults."""
     recipe = dict(data.recipe)
-    options = recipe.pop("options", {}).get(method, {})
-    plan = DEFAULTS | recipe | {key: value for key, value in settings.items() if key in DEFAULTS}
-    return plan, options | {key: value for key, value in settings.items() if key not in DEFAULTS}
+    given = recipe.pop("options", {}).get(method, {}) | settings
+    plan = DEFAULTS | recipe | {key: value for key, value in given.items() if key in DEFAULTS}
+    return plan, {key: value for key, value in given.items() if key not in DEFAULTS}
 
 
 def erm_cost(data: Data, epochs: int) -> float:
@@ -188,14 +188,14 @@ def _fits(model: nn.Module, data: Data) -> None:
         )
 
 
-def _results(run: Run, data: Data, config: dict[str, Any]) -> dict[str, Any]:
-    """One row: what was run, what it reached on every split, what it cost."""
+def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[str, Any]:
+    """One row: what was run, what it reached on every split, what it cost in example-gradients and in units of ERM's."""
     device = next((p.device for p in run.model.parameters()), torch.device("cpu"))
     row: dict[str, Any] = {
         "data": data.name, "method": config["method"]["name"], "optimizer": config["optimizer"], "seed": config["seed"],
         "model": config["model"]["name"], "rule": run.rule, "selected_epoch": run.selected_epoch,
         "epochs": len(run.history), "cost": run.cost,
-        "cost_multiple": run.cost / erm_cost(data, config["settings"]["epochs"]),
+        "cost_multiple": run.cost / unit,
         "evaluation_cost": run.evaluation_cost, "seconds": round(run.seconds, 3),
         "chosen": None if run.selection is None else len(run.selection.indices),
     }  # fmt: skip

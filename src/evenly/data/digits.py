@@ -2,8 +2,8 @@
 
 The label is which half of the digits an image is from: 0-4 or 5-9. The shortcut is one bright edge column, left or
 right. In `shortcut_digits` every image carries a shortcut and on a share `rate` of the training images it tells the
-label; validation and test show every image with both shortcuts, so that all four groups (label, shortcut) are equally well
-measured. In `partial_digits` the shortcut is always right but a share of the images lacks it, alike in all splits.
+label; validation and test show every image with both shortcuts, so that all four groups (label, shortcut) are equally
+well measured. In `partial_digits` the shortcut is always right but a share of the images lacks it, alike in all splits.
 """
 
 from __future__ import annotations
@@ -62,8 +62,12 @@ def partial_digits(missing: float = 0.1, brightness: float = 1.0, seed: int = 0)
 
 
 _RECIPE = {"model": "mlp", "epochs": 40, "batch_size": 16, "lr": 0.05, "momentum": 0.9, "rho": 0.05}
-# chosen by validation accuracy of the worst group on seeds 0-7
-_OPTIONS = {"pde": {"decay": 0.1}, "group_dro": {"step_size": 0.1, "C": 1.0}}
+# chosen by the worst group's validation accuracy on seeds 0-9, among settings that cost no more than ERM's 40 epochs
+_OPTIONS = {
+    "pde": {"epochs": 240, "weight_decay": 0.01, "decay": 0.3},
+    "subsample": {"epochs": 240, "weight_decay": 0.01},
+    "group_dro": {"weight_decay": 0.001, "step_size": 0.1, "C": 1.0},
+}
 
 
 def _images(seed: int) -> dict[str, tuple[Tensor, Tensor]]:

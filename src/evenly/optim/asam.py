@@ -29,9 +29,9 @@ class ASAM(SharpnessAware):
 
     Args:
         base: the optimizer that steps.
-        rho: the radius after scaling: 10 to 20 times SAM's (Kwon et al. Section 5.1). A parameter group may
-            have its own ``"rho"`` and ``"eta"``; the norm is over all groups.
-        eta: keeps weights near 0 moving; 0.01 is Kwon et al.'s.
+        rho: the radius after scaling, about ten times SAM's; 1.0 is Nguyen et al.'s (USEFUL) on CIFAR. A parameter
+            group may have its own ``"rho"`` and ``"eta"``; the norm is over all groups.
+        eta: keeps weights near 0 moving; 0.01 is from the authors' code.
         model: its parameters' names tell the biases, where T_w is 1: "bias" is in the last part of the name.
             Without it every tensor of fewer than two dimensions counts as one, a normalization layer's weight
             too. Otherwise as in :class:`~evenly.optim.sam.SAM`.

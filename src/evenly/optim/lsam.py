@@ -1,9 +1,9 @@
-"""LSAM: SAM on some layers only, by default usage the last one.
+"""LSAM: SAM that perturbs the last layer only (Springer, Nagarajan and Raghunathan, ICLR 2024, Section 5.1).
 
     eps = rho g_S / ||g_S||_2  on the chosen parameters S, 0 elsewhere,  g = grad L(w)
     w  <- base(w, grad L(w + eps))
 
-The norm is over the chosen parameters alone, so that rho is the length of their perturbation.
+Any parameters may be chosen. The norm is over them alone, so that rho is the length of their perturbation.
 
 >>> opt = LSAM(torch.optim.SGD(model.parameters(), lr=0.1), params=model.fc.parameters(), rho=1.0)
 >>> loss = opt.step(closure)

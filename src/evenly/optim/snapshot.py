@@ -34,10 +34,6 @@ class Snapshot:
     def _copy_of(self, tensor: Tensor) -> Tensor:
         copy = self._memory.get(tensor)
         # model.to(...) moves a parameter without making a new one
-        if copy is None or (copy.device, copy.dtype, copy.shape) != (
-            tensor.device,
-            tensor.dtype,
-            tensor.shape,
-        ):
+        if copy is None or (copy.device, copy.dtype, copy.shape) != (tensor.device, tensor.dtype, tensor.shape):
             copy = self._memory[tensor] = torch.empty_like(tensor)
         return copy

@@ -42,7 +42,6 @@ class Settings:
 class Whisker:
     """An interval drawn in a table's cell, all in percent of the cell's width; low and high are None for one seed."""
 
-    zero: float
     mean: float
     low: float | None = None
     high: float | None = None
@@ -71,12 +70,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns beyond the first hold numbers; a name may carry its unit after a comma."""
+    """Columns beyond the first hold numbers; a name may carry its unit after a comma.
+
+    A column without a name holds whiskers; `zero` is where 0 is in it, in percent of its width.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Row]
     caption: str
     title: str = "Results"
+    zero: float | None = None
     kind: str = "table"
 
 

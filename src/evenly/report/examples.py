@@ -61,7 +61,7 @@ def minority_shares(data: Data, selection: Selection) -> list[Share]:
 
 
 def picked_and_others(data: Data, selection: Selection, seed: int = 0) -> tuple[list[Example], list[Example]] | None:
-    """Up to `SHOWN` of the examples picked and as many of the others, drawn at random; None where they are no images."""
+    """Up to `SHOWN` examples picked and as many others, drawn at random; None where the inputs are no images."""
     if not is_image(data.train.example_shape):
         return None
     picked = torch.zeros(len(data.train), dtype=torch.bool)

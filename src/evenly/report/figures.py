@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import matplotlib
@@ -32,8 +33,12 @@ DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
 LARGEST_THUMBNAIL = 96
 """Pixels; larger images are made smaller, smaller ones are left to the browser to enlarge."""
 
+MOST_SEED_LINES = 8
+"""Thin lines in a panel at most; where there would be more, only the means are drawn."""
+
 _INK, _FAINT = "#010203", "#010204"
-_RC = {
+_STEPS = [1, 2, 5, 10]
+_RC: dict[str, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a class called "$5^" is a name, not a formula
     "font.size": 11.0,
@@ -123,7 +128,7 @@ def curves(
     log_y: bool = False,
     y_range: tuple[float, float] | None = None,
 ) -> str:
-    """A panel of curves as SVG: the mean over seeds, and thin lines for the seeds.
+    """A panel of curves as SVG: the mean over seeds and, where they are few enough to tell apart, a thin line per seed.
 
     Args:
         lines: the arms; the first is drawn lowest.
@@ -135,8 +140,8 @@ def curves(
         figure = Figure(figsize=(5.6, 3.1))
         axes = figure.add_axes((0.115, 0.165, 0.865, 0.795))
         for order, line in enumerate(lines):
-            drawing = {"color": _sentinel(line.look.colour), "dashes": line.look.dashes}
-            if len(line.seeds) > 1:
+            drawing: dict[str, Any] = {"color": _sentinel(line.look.colour), "dashes": line.look.dashes}
+            if len(line.seeds) > 1 and shows_seeds(lines):
                 for x, y in line.seeds:
                     axes.plot(x, y, linewidth=0.7, alpha=0.35, zorder=2 + order, **drawing)
             x_mean, y_mean = line.mean()
@@ -156,7 +161,7 @@ def bars(rows: Sequence[Bar], *, prefix: str, label: str) -> str:
     """Horizontal bars from 0 to 100% as SVG: the bar is the mean, dots are seeds, a stroke is the control's mean."""
     with _style(prefix):
         widest = max((len(row.name) for row in rows), default=1)
-        left = min(0.12 + 0.088 * widest, 2.4) / 5.6
+        left = min(0.16 + 0.092 * widest, 2.5) / 5.6
         height = 0.46 + 0.27 * len(rows)
         figure = Figure(figsize=(5.6, height))
         axes = figure.add_axes((left, 0.36 / height, 0.885 - left, 1 - 0.42 / height))
@@ -172,7 +177,9 @@ def bars(rows: Sequence[Bar], *, prefix: str, label: str) -> str:
             if row.control is not None and math.isfinite(row.control):
                 axes.plot([row.control] * 2, [y - 0.42, y + 0.42], color=_INK, linewidth=1.6, zorder=5, clip_on=False)
         for y, row in enumerate(rows):
-            axes.text(1.135, y, _percent(row.value), transform=axes.get_yaxis_transform(), ha="right", va="center")
+            axes.text(
+                1.135, y, _percent(row.value), transform=axes.get_yaxis_transform(), ha="right", va="center_baseline"
+            )
         axes.set_xlim(0, 1)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_yticks(range(len(rows)), [_printable(row.name) for row in rows])
@@ -183,6 +190,11 @@ def bars(rows: Sequence[Bar], *, prefix: str, label: str) -> str:
         axes.spines[["left", "bottom"]].set_visible(False)
         values = "; ".join(f"{row.name} {_percent(row.value)}%" for row in rows)
         return _svg(figure, prefix, f"{label}: {values}")
+
+
+def shows_seeds(lines: Sequence[Curve]) -> bool:
+    """Whether a panel of these curves has room for a line per seed."""
+    return sum(len(line.seeds) for line in lines) <= MOST_SEED_LINES
 
 
 def thumbnail(image: Tensor) -> str:
@@ -229,7 +241,7 @@ def _style(prefix: str) -> Iterator[None]:
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the browser has the font, not matplotlib
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({**_RC, "svg.hashsalt": prefix})
+        matplotlib.rcParams.update(cast(Any, {**_RC, "svg.hashsalt": prefix}))
         yield
 
 
@@ -238,9 +250,9 @@ def _scale_x(axes: Axes, log: bool, whole: bool) -> None:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 3.0), numticks=8))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole, steps=_STEPS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _scale_y(axes: Axes, log: bool, shares: bool, y_range: tuple[float, float] | None) -> None:
@@ -254,11 +266,11 @@ def _scale_y(axes: Axes, log: bool, shares: bool, y_range: tuple[float, float] |
     elif shares:
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, -0.02), min(high, 1.02))
-        ticks = [tick for tick in MaxNLocator(5).tick_values(*axes.get_ylim()) if 0 <= tick <= 1]
+        ticks = [tick for tick in MaxNLocator(5, steps=_STEPS).tick_values(*axes.get_ylim()) if 0 <= tick <= 1]
         axes.yaxis.set_major_locator(FixedLocator(ticks))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))
     else:
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
@@ -285,9 +297,8 @@ def _svg(figure: Figure, prefix: str, label: str) -> str:
         stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
     )
     root = ElementTree.fromstring(stream.getvalue())
-    referenced = {
-        match for element in root.iter() for value in element.attrib.values() for match in re.findall(r"#([\w-]+)", value)
-    }
+    values = [value for element in root.iter() for value in element.attrib.values()]
+    referenced = {name for value in values for name in re.findall(r"#([\w-]+)", value)}
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag.rpartition("}")[2] in ("metadata", "style"):

@@ -68,7 +68,8 @@ def opening(table: Comparison) -> str:
 def verdicts(table: Comparison) -> list[Verdict]:
     """One verdict per arm that has a control, in the table's order."""
     metric = headline(table)
-    return [_verdict(entry, metric, table.summary) for entry in table.summary if entry.get("control") and metric in entry]
+    controlled = [entry for entry in table.summary if entry.get("control") and "difference" in entry.get(metric, {})]
+    return [_verdict(entry, metric, table.summary) for entry in controlled]
 
 
 def closing(table: Comparison) -> list[str]:
@@ -78,7 +79,7 @@ def closing(table: Comparison) -> list[str]:
     bare = [entry for entry in arms if not entry.get("control") and entry["method"] != "erm"]
     if bare:
         names = ", ".join(spoken(entry) for entry in bare)
-        told.append(f"No control of equal cost was run for {names}: a difference from ERM may come from the cost alone.")
+        told.append(f"No control of equal cost was run for {names}: differences from ERM may come from cost alone.")
     costs = {spoken(entry): entry["cost_multiple"] for entry in arms}
     if len(costs) == 1:
         told.append(f"{next(iter(costs))} cost {times(next(iter(costs.values())))} what ERM costs.")
@@ -94,7 +95,7 @@ def closing(table: Comparison) -> list[str]:
 
 
 def headline(table: Comparison) -> str:
-    """The metric that verdicts are about: what the selection rule aims at where that is the worst group, else accuracy."""
+    """The metric that verdicts are about: worst-group accuracy where the selection rule aims at it, else accuracy."""
     aims_at_worst = table.plan.get("rule") == "worst-group"
     return "worst_group" if aims_at_worst and any("worst_group" in entry for entry in table.summary) else "accuracy"
 
@@ -131,7 +132,7 @@ def spoken(entry: Mapping[str, Any]) -> str:
 
 def short_arm(arm: str) -> str:
     """An arm's name without the cost it was cut to: "erm+sgd at the cost of pde+sgd" is an "erm+sgd"."""
-    return arm.split(" at the cost of ")[0]
+    return arm.partition(" at the cost of ")[0]
 
 
 def percent(share: float | None) -> str:
@@ -148,7 +149,7 @@ def times(multiple: float | None) -> str:
     """A cost as a multiple of ERM's: "1.12x"."""
     if multiple is None or not math.isfinite(multiple):
         return "–"
-    return f"{multiple:.2f}x" if multiple >= 0.1 else f"{multiple:.2g}x"
+    return f"{multiple:.2f}x" if multiple >= 0.01 else f"{multiple:.2g}x"
 
 
 def signed(share: float, digits: int = 1) -> str:
@@ -262,11 +263,12 @@ def _in_full(entry: Mapping[str, Any], metric: str, summary: Sequence[Mapping[st
     ours, theirs = entry[metric].get("values", []), reference[metric].get("values", [])
     if not ours or len(ours) != len(theirs):
         return []
-    from evenly.comparison import paired  # noqa: PLC0415 - only here is a number computed, and it loads torch
+    from evenly.comparison import paired
 
     difference = paired([a - b for a, b in zip(ours, theirs, strict=True)])
     reached = f"{times(reference['cost_multiple'])}, {percent(_mean(reference, metric))}"
-    return [f"Against {spoken(reference)} in full ({reached}): {points(difference)} points {interval(difference)}".rstrip() + "."]
+    numbers = f"{points(difference)} points {interval(difference)}".rstrip()
+    return [f"Against {spoken(reference)} in full ({reached}): {numbers}."]
 
 
 def _digits(difference: Mapping[str, Any]) -> int:

@@ -1,0 +1,139 @@
+"""One run as the sections of a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from evenly.data.contract import Data
+from evenly.engine.run import Run
+from evenly.report import figures, words
+from evenly.report.blocks import Block, Cell, Panel, Panels, Prose, Row, Section, Settings, Table
+from evenly.report.comparisons import course, final_rows, gallery
+from evenly.report.figures import Curve, Look
+from evenly.report.settings import as_text, setting_pairs, size_pairs
+
+LOOKS = {"training": Look(1), "validation": Look(2)}
+
+
+def sections(run: Run, data: Data, config: Mapping[str, Any]) -> list[Section]:
+    """In short, the settings, results on each split and group, the course of training, the examples singled out."""
+    blocks: list[Block | None] = [
+        settings(run, data, config),
+        split_results(run, data),
+        group_results(run, data),
+        courses(run),
+        alignments(run),
+    ]
+    if run.selection is not None:
+        blocks.append(gallery(data, run.selection, "Examples singled out", run.results["method"], ("picked", "others")))
+    return [
+        Section("In short", "short", [Prose(words.run_sentences(run.results))]),
+        Section("The run", "run", [block for block in blocks if block is not None]),
+    ]
+
+
+def settings(run: Run, data: Data, config: Mapping[str, Any]) -> Settings:
+    """What was asked, from the run's configuration."""
+    pairs = [
+        ("method", as_text(config["method"]["name"])),
+        ("method options", as_text(config["method"].get("options") or {})),
+        ("optimizer", as_text(config["optimizer"])),
+        ("seed", str(config["seed"])),
+        ("model", as_text(config["model"]["name"])),
+        *setting_pairs({**config["settings"], "model_options": config["model"].get("options") or {}}, run.rule),
+        ("stopped at a cost of", "" if config.get("budget") is None else f"{config['budget']:,.0f} example-gradients"),
+        ("data options", as_text(dict(data.options))),
+        *size_pairs(data),
+    ]
+    return Settings([(name, value) for name, value in pairs if value])
+
+
+def split_results(run: Run, data: Data) -> Table:
+    """A row per split: averages and worst cases."""
+    heads = {"accuracy": "accuracy, %", "worst_group": "worst group, %", "train_weighted": "train-weighted, %",
+             "worst_class": "worst class, %"}  # fmt: skip
+    measured = {name: run.results.get(name) or {} for name in data.splits}
+    shown = [metric for metric in heads if any(metric in values for values in measured.values())]
+    rows = [
+        Row(
+            "training" if name == "train" else name,
+            [
+                Cell(f"{len(data.splits[name]):,}"),
+                *(Cell(words.number(values.get(metric))) for metric in shown),
+                Cell(_loss(values.get("loss"))),
+            ],
+        )
+        for name, values in measured.items()
+    ]
+    rule = words.RULE_NAMES.get(run.rule, run.rule)
+    caption = f"Weights of the {rule} (rule: {run.rule}): epoch {run.selected_epoch}."
+    return Table(["split", "examples", *(heads[metric] for metric in shown), "loss"], rows, caption)
+
+
+def group_results(run: Run, data: Data) -> Table | None:
+    """A row per group: accuracy and size in each split."""
+    splits = [name for name in data.splits if "groups" in (run.results.get(name) or {})]
+    if not splits:
+        return None
+    count = max(len(run.results[name]["groups"]) for name in splits)
+    rows = []
+    for g in range(count):
+        cells = []
+        for name in splits:
+            values, sizes = run.results[name]["groups"], run.results[name]["group_counts"]
+            there = g < len(values)
+            cells += [Cell(f"{sizes[g]:,}" if there else "0"), Cell(words.number(values[g] if there else None))]
+        rows.append(Row(str(data.group_names[g]) if data.group_names else f"group {g}", cells))
+    columns = ["group"]
+    for name in splits:
+        spoken = "training" if name == "train" else name
+        columns += [f"{spoken} examples", f"{spoken} accuracy, %"]
+    return Table(columns, rows, "Accuracy and number of examples of each group in each split.", "By group")
+
+
+def courses(run: Run) -> Panels | None:
+    """Loss, accuracy and worst group over epochs, on training and validation."""
+    wanted: dict[str, dict[str, tuple[str, ...]]] = {
+        "loss": {"training": ("train_loss",), "validation": ("validation", "loss")},
+        "accuracy": {"training": ("train_accuracy",), "validation": ("validation", "accuracy")},
+        "worst group": {"validation": ("validation", "worst_group")},
+    }
+    panels: list[Panel] = []
+    legend: dict[str, Look] = {}
+    for number, (title, lines) in enumerate(wanted.items(), 1):
+        courses = {name: course(run, path) for name, path in lines.items()}
+        drawn = [Curve(name, LOOKS[name], [points]) for name, points in courses.items() if points[0]]
+        if not drawn:
+            continue
+        legend |= {line.name: line.look for line in drawn}
+        values = [y for line in drawn for y in line.mean()[1]]
+        svg = figures.curves(
+            drawn, prefix=f"course{number}", label=f"{title.capitalize()} by epoch", shares=title != "loss",
+            log_y=title == "loss" and figures.spans(values, 30),
+        )  # fmt: skip
+        panels.append(Panel(title, svg))
+    if not panels:
+        return None
+    caption = "Training values are means over an epoch, while the weights still move; validation is measured after it."
+    return Panels("How training went", panels, caption, list(legend.items()))
+
+
+def alignments(run: Run) -> Panels | None:
+    """Growth of the planted features, where the history has it."""
+    features = [key for row in final_rows(run)[-1:] for key in row if key.startswith("alignment_")]
+    lines = [
+        Curve(feature.removeprefix("alignment_"), Look(number), [course(run, (feature,))])
+        for number, feature in enumerate(features, 1)
+    ]
+    if not lines:
+        return None
+    svg = figures.curves(lines, prefix="alignment", label="Alignment with the planted features by epoch")
+    caption = "The largest inner product of a filter with each planted direction."
+    return Panels("What the network learned", [Panel("alignment with each feature", svg)], caption,
+                  [(f"{line.name} feature", line.look) for line in lines])  # fmt: skip
+
+
+def _loss(value: float | None) -> str:
+    return "–" if value is None or not math.isfinite(value) else f"{value:.3f}"
