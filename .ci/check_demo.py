@@ -1,0 +1,50 @@
+"""The demo's results, checked: every run there with every metric, controls of equal cost, the findings the README names."""
+
+import json
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+folder, seconds = Path(sys.argv[1]), int(sys.argv[2])
+results = json.loads((folder / "results.json").read_text())
+rows = results["rows"]
+keys = [(row["data"], row["arm"], row["seed"]) for row in rows]
+assert len(keys) == len(set(keys)), "a run stands twice in results.json"
+for row in rows:
+    for metric in ("accuracy", "worst_group", "train_weighted", "worst_class", "loss"):
+        assert row["test"][metric] is not None, (row["arm"], metric)
+    assert row["cost"] > 0
+    assert row["cost_multiple"] > 0
+
+summaries = {table["data"]: {entry["arm"]: entry for entry in table["summary"]} for table in results["comparisons"]}
+for summary in summaries.values():
+    for entry in summary.values():
+        if entry["control"]:
+            assert abs(entry["control_cost_multiple"] / entry["cost_multiple"] - 1) < 0.05, entry["arm"]
+
+gain = summaries["patches"]["useful+sgd"]["accuracy"]["difference"]
+assert gain["low"] > 0, f"USEFUL's gain on patch data is not clear: {gain}"
+digits = summaries["shortcut-digits"]
+for arm in ("pde+sgd", "group_dro+sgd", "subsample+sgd"):
+    raised = digits[arm]["worst_group"]["mean"] - digits["erm+sgd"]["worst_group"]["mean"]
+    assert raised > 0.1, f"{arm} raises the worst group by {raised:.3f} only"
+
+
+class Page(HTMLParser):
+    """Collects what the page would load from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href") and value and not value.startswith(("#", "data:")):
+                self.outside.append(value)
+
+
+page = Page()
+page.feed((folder / "report.html").read_text())
+assert not page.outside, f"the page is not self-contained: {page.outside[:3]}"
+assert seconds <= 120, f"the demo took {seconds} s"
+print(f"demo checked: {len(rows)} runs, {seconds} s")
