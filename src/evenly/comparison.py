@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -91,7 +93,7 @@ def compare(
             for position, seed in enumerate(seeds):
                 done[seed] = job(seed, partial(_part_of, bar, position, len(seeds)))
         else:
-            pool = ProcessPoolExecutor(min(jobs, len(seeds)), get_context("spawn"), _single_thread)
+            pool = ProcessPoolExecutor(min(jobs, len(seeds)), get_context("spawn"), _worker)
             try:
                 waiting = {pool.submit(job, seed): seed for seed in seeds}
                 for finished in as_completed(waiting):
@@ -311,8 +313,10 @@ def _is_law(data: Any) -> bool:
     return callable(data) and not isinstance(data, Data)
 
 
-def _single_thread() -> None:
+def _worker() -> None:
     torch.set_num_threads(1)
+    # at Ctrl-C the parent says what there is to say; what a worker has written is whole at any moment
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 
 def _slug(arm: str) -> str:

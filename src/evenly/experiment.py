@@ -189,7 +189,7 @@ def _fits(model: nn.Module, data: Data) -> None:
 
 
 def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[str, Any]:
-    """One row: what was run, what it reached on every split, what it cost in example-gradients and in units of ERM's."""
+    """One row: what was run, what it reached on every split, what it cost, also in units of ERM's cost."""
     device = next((p.device for p in run.model.parameters()), torch.device("cpu"))
     row: dict[str, Any] = {
         "data": data.name, "method": config["method"]["name"], "optimizer": config["optimizer"], "seed": config["seed"],

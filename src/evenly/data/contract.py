@@ -89,8 +89,8 @@ class Data:
         class_names, group_names: how reports call label k and group g.
         observe: called with the network after every epoch; what it returns goes into the metrics
             (the patch law reports alignments with its planted directions).
-        recipe: settings of `evenly.train` that suit this data, used where the user gives none; under "options" those that
-            suit a method, by the method's name.
+        recipe: settings of `evenly.train` that suit this data, used where the user gives none; those of
+            single methods stand under "options", by the method's name.
         options: how the data was made; stored with every run.
     """
 

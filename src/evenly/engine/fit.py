@@ -24,6 +24,7 @@ from evenly.engine.losses import losses, predictions
 from evenly.engine.run import FORWARD, Run
 from evenly.engine.schedules import Schedule, constant
 from evenly.errors import EvenlyError, unknown
+from evenly.optim.registry import Build, builder
 from evenly.randomness import derive, isolated, reseed
 
 CPU = torch.device("cpu")
@@ -51,7 +52,8 @@ class Fit:
 
     Args:
         epochs: passes over what the sampler gives.
-        optimizer: a function from parameters to an optimizer.
+        optimizer: a name ("sgd", "adam", "adamw", "sam", at evenly's default rates), or a function from parameters to
+            an optimizer.
         schedule: a function from progress in [0, 1) to a factor on the learning rate, applied per epoch.
         batch_size: None for full-batch training.
         select: a rule of `RULES`.
@@ -61,7 +63,7 @@ class Fit:
     """
 
     epochs: int
-    optimizer: Callable[[Any], Optimizer]
+    optimizer: str | Build
     schedule: Schedule = constant
     batch_size: int | None = 128
     select: str = "last"
@@ -152,7 +154,7 @@ class _Loop:
         self.weights = None if weights is None else weights.to(fit.device)
         self.objective, self.until, self.before_epoch = objective, until, before_epoch
         self.state = {key: value.to(fit.device) for key, value in state.items()}
-        self.optimizer = fit.optimizer(model.parameters())
+        self.optimizer = builder(fit.optimizer)(model.parameters())
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.train = Batches(data.train, fit.batch_size, fit.device, fit.workers)
         self.validation = (
@@ -314,3 +316,22 @@ class _Loop:
         self.optimizer.load_state_dict(saved["optimizer"])
         for key, value in saved["state"].items():
             self.state[key].copy_(value)
+
+
+def fit(
+    model: nn.Module,
+    data: Data,
+    *,
+    epochs: int,
+    optimizer: str | Build = "sgd",
+    schedule: Schedule = constant,
+    batch_size: int | None = 128,
+    sampler: EpochSampler | None = None,
+    weights: Tensor | None = None,
+    objective: Objective = mean,
+    state: State | None = None,
+    **settings: Any,
+) -> Run:
+    """Train a network once, for those who need the loop and no method; further settings are those of `Fit`."""
+    engine = Fit(epochs, optimizer, schedule, batch_size, **settings)
+    return engine(model, data, sampler=sampler, weights=weights, objective=objective, state=state)

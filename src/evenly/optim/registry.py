@@ -45,8 +45,8 @@ PLAIN = {"sam": "sgd"}
 def builder(
     name_or_function: str | Build,
     *,
-    lr: float,
-    momentum: float = 0.0,
+    lr: float = 0.05,
+    momentum: float = 0.9,
     weight_decay: float = 0.0,
     rho: float = 0.05,
 ) -> Build:

@@ -65,7 +65,7 @@ def comparison_content(
 
 def render(page: Page) -> str:
     """The page as HTML."""
-    return _template().render(page=page, style=Markup(_part("page.css")))
+    return _template().render(page=page, style=Markup(_part("page.css"))).strip() + "\n"
 
 
 def _write(path: Path, page: Page) -> None:
