@@ -1,6 +1,6 @@
 """USEFUL and SAM in a plain PyTorch loop: train briefly, find the hard examples, repeat them, train again with SAM.
 
-    python examples/own_loop.py
+python examples/own_loop.py
 """
 
 import torch

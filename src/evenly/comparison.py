@@ -111,7 +111,7 @@ def compare(
         write_json(folder / "results.json", table.as_json())
         from evenly.report import comparison_page
 
-        comparison_page(table, folder / "report.html")
+        comparison_page(table, folder / "report.html", [job.dataset(seeds[0])])
     return table
 
 
@@ -133,7 +133,7 @@ class _Seed:
     def __call__(
         self, seed: int, progress: Callable[[float, str], None] = lambda share, note: None
     ) -> list[tuple[dict[str, Any], Run]]:
-        data = self.data(seed) if _is_law(self.data) else as_data(self.data, seed, self.data_options)
+        data = self.dataset(seed)
         plan, _ = resolve(data, "erm", self.settings)
         arms = _arms(self.methods, self.optimizers)
         done: dict[str, tuple[dict[str, Any], Run]] = {}
@@ -175,6 +175,9 @@ class _Seed:
             if budget is not None:
                 done[same_cost][0]["control_of"] = arm
         return list(done.values())
+
+    def dataset(self, seed: int) -> Data:
+        return self.data(seed) if _is_law(self.data) else as_data(self.data, seed, self.data_options)
 
     def plan(self, seeds: list[int]) -> dict[str, Any]:
         return {

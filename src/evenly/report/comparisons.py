@@ -65,13 +65,14 @@ def arm_looks(table: Comparison) -> dict[str, Look]:
 
 def run_settings(table: Comparison, data: Data | None) -> Settings:
     """What was run: arms, seeds, every setting of training that is known, the data's options and size."""
-    plan = table.plan
+    plan, settings = table.plan, _resolved(table, data)
     pairs = [
         ("methods", words.listed(plan.get("methods", ()))),
         ("optimizers", words.listed(plan.get("optimizers", ()))),
         ("seeds", words.listed(plan.get("seeds", ()))),
         ("model", str(plan.get("model", ""))),
-        *setting_pairs(_resolved(table, data), str(plan.get("rule", ""))),
+        *setting_pairs(settings, str(plan.get("rule", ""))),
+        ("epochs where they differ", _other_epochs(table, settings.get("epochs"))),
         ("method options", as_text(plan.get("options") or {})),
         ("data options", as_text(plan.get("data_options") or {})),
         *size_pairs(data),
@@ -152,10 +153,10 @@ def courses(table: Comparison, looks: Mapping[str, Look], prefix: str) -> Panels
         if not lines:
             continue
         drawn[metric] = lines
-        ends = [line.mean()[0][-1] for line in lines]
+        firsts, lasts = zip(*((x[0], x[-1]) for x in (line.mean()[0] for line in lines)), strict=True)
         svg = figures.curves(
             lines, prefix=f"{prefix}{number}", label=f"{title.capitalize()} by cost", x_name="cost, multiple of ERM's",
-            shares=True, log_x=figures.spans(ends, 4),
+            shares=True, log_x=figures.spans(firsts, 8) or figures.spans(lasts, 3),
         )  # fmt: skip
         panels.append(Panel(title, svg))
     if not panels:
@@ -384,6 +385,16 @@ def _resolved(table: Comparison, data: Data | None) -> Mapping[str, Any]:
     folder = next((run.out for run in table.runs.values() if run.out is not None), None)
     config = None if folder is None else read_json(folder / "config.json")
     return given if config is None else {**config["settings"], "model_options": config["model"]["options"]}
+
+
+def _other_epochs(table: Comparison, epochs: int | None) -> str:
+    """The arms that ran for another number of epochs than was set, in any seed."""
+    ran: dict[str, set[int]] = {}
+    for row in table.rows:
+        if not row.get("control_of"):
+            ran.setdefault(row["arm"], set()).add(row["epochs"])
+    others = {arm: counts for arm, counts in ran.items() if epochs is not None and counts != {epochs}}
+    return words.listed(f"{arm} {'/'.join(map(str, sorted(counts)))}" for arm, counts in others.items())
 
 
 def _seed_of(table: Comparison, data: Data | None) -> int | None:

@@ -146,7 +146,7 @@ def curves(
                     axes.plot(x, y, linewidth=0.7, alpha=0.35, zorder=2 + order, **drawing)
             x_mean, y_mean = line.mean()
             marker = "o" if len(x_mean) == 1 else None
-            axes.plot(x_mean, y_mean, linewidth=1.9, zorder=20 + order, marker=marker, markersize=4, **drawing)
+            axes.plot(x_mean, y_mean, linewidth=1.7, zorder=20 + order, marker=marker, markersize=4, **drawing)
         axes.grid(True, axis="y")
         axes.set_axisbelow(True)
         axes.tick_params(length=3, width=0.6)

@@ -19,7 +19,7 @@ from evenly.engine.run import Run
 from evenly.errors import EvenlyError
 from evenly.report import comparisons, single_run
 from evenly.report.blocks import Page, Prose, Section
-from evenly.report.words import duration, listed, spoken
+from evenly.report.words import duration, spoken
 
 
 def comparison_page(
@@ -76,7 +76,8 @@ def _write(path: Path, page: Page) -> None:
 
 def _lead(tables: Sequence[Comparison]) -> str:
     runs = sum(len(table.rows) for table in tables)
-    lead = f"{runs:,} training run{'' if runs == 1 else 's'} on {listed(dict.fromkeys(table.data for table in tables))}"
+    names = " and ".join(dict.fromkeys(table.data for table in tables))
+    lead = f"{runs:,} training run{'' if runs == 1 else 's'} on {names}"
     controlled = any(entry.get("control") for table in tables for entry in table.summary)
     return lead + (", each method beside a control of equal cost." if controlled else ", without controls.")
 
