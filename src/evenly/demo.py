@@ -17,11 +17,10 @@ from evenly.engine.folder import write_json
 COMPARISONS: list[dict[str, Any]] = [
     {
         "data": "patches",
-        "data_options": {"n": 1000, "beta_d": 0.4},
-        "methods": ["erm", "useful"],
-        "optimizers": ["sgd", "sam"],
-        "epochs": 1000,
-        "lr": 0.2,
+        "data_options": {"n": 800, "beta_d": 0.4},
+        "methods": ["erm", "erm+sam", "useful"],
+        "epochs": 700,
+        "lr": 0.3,
         "evaluate_every": 20,
         "model_options": {"sigma_0": 0.1},
     },

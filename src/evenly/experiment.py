@@ -165,7 +165,7 @@ def _fits(model: nn.Module, data: Data) -> None:
     """Try two examples, so that a network that does not go with the data is said in one line."""
     split = data.train
     if isinstance(split.inputs, torch.Tensor):
-        x = split.inputs[:2]
+        x = split.inputs[:2].clone()
     else:
         x = torch.stack([torch.as_tensor(split.inputs[i][0]) for i in range(min(2, len(split)))])
     x = x.float() / 255 if x.dtype == torch.uint8 else x
@@ -201,7 +201,7 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
     }  # fmt: skip
     for name, split in data.splits.items():
         outputs = outputs_of(run.model, Batches(split, config["settings"]["batch_size"], device)).cpu()
-        row[name] = measure(outputs, split.labels, split.groups, data.train.groups)
+        row[name] = measure(outputs, split, data)
         if not math.isfinite(row[name]["loss"]):
             row[name]["loss"] = None
     return row

@@ -7,6 +7,7 @@ drawn from the seed.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,16 @@ def npz(path: str | Path, seed: int = 0) -> Data:
     """Read a data set from an `.npz` file; nothing in the file is executed."""
     path = Path(path)
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            columns = {key: archive[key] for key in archive.files}
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            columns = {
+                Path(name).stem: np.lib.format.read_array(archive.open(name), allow_pickle=False)
+                for name in archive.namelist()
+            }
     except FileNotFoundError:
         raise EvenlyError(
             f"there is no file {str(path)!r}; give an .npz file or a name from `evenly datasets`"
         ) from None
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise EvenlyError(
             f"{path} cannot be read as plain arrays ({error}); save it with numpy.savez(path, x=..., y=...)"
         ) from None
@@ -37,12 +41,15 @@ def npz(path: str | Path, seed: int = 0) -> Data:
         raise EvenlyError(f"{path} lacks {' and '.join(sorted(missing))}; save it with numpy.savez(path, x=..., y=...)")
     x, y, groups = columns["x"], columns["y"], columns.get("groups")
     for name, column in columns.items():
-        if len(np.atleast_1d(column)) != len(x):
-            raise EvenlyError(
-                f"{name} in {path} has {len(np.atleast_1d(column))} rows, x has {len(x)}; give one row for each example"
-            )
+        wanted = {"y": "(N,)", "split": "(N,)", "groups": "(N,)"}.get(name, "(N, ...)")
+        overlapping = name == "groups" and column.ndim == 2 and column.dtype == np.bool_
+        if column.ndim == 0 or (name != "x" and column.ndim != 1 and not overlapping):
+            raise EvenlyError(f"{name} in {path} has shape {column.shape}; give {wanted}")
+        if len(column) != len(x):
+            raise EvenlyError(f"{name} in {path} has {len(column)} rows, x has {len(x)}; give one row for each example")
     if len(x) == 0:
         raise EvenlyError(f"the training set in {path} is empty; give it at least one example")
+    Split(x, y, groups)  # what is wrong with a column is said before it is cut into splits
     split = columns.get("split")
     split = _draw_split(y, groups, seed) if split is None else split.astype(str)
     if strange := set(split.tolist()) - set(SPLITS):

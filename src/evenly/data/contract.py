@@ -118,9 +118,9 @@ class Data:
         if len(present) < 2:
             raise EvenlyError("the training set has one class only; there is nothing to tell apart")
         for split in self.splits.values():
-            if int(split.labels.min()) < 0 or int(split.labels.max()) >= self.classes:
+            if bool((unseen := (split.labels < 0) | (split.labels >= self.classes)).any()):
                 raise EvenlyError(
-                    f"{split.name} label {int(split.labels.max())} never occurs in training "
+                    f"{split.name} label {int(split.labels[unseen][0])} never occurs in training "
                     f"(classes 0..{self.classes - 1}); remove these examples or add the class to the training set"
                 )
             if split.example_shape != self.train.example_shape and isinstance(split.inputs, Tensor):
@@ -128,7 +128,7 @@ class Data:
                     f"{split.name} inputs have shape {split.example_shape}, training inputs {self.train.example_shape};"
                     " bring them to one shape"
                 )
-            if (split.groups is None) != (self.train.groups is None):
+            if _kind(split.groups) != _kind(self.train.groups):
                 raise EvenlyError(f"groups are given for one of train and {split.name} only; give both or neither")
         for names, count, what in (
             (self.class_names, self.classes, "class"),
@@ -169,6 +169,12 @@ class Data:
         return digest.hexdigest()[:16]
 
 
+def _kind(groups: Tensor | None) -> str:
+    if groups is None:
+        return "no groups"
+    return "one group per example" if groups.ndim == 1 else f"{groups.shape[1]} overlapping groups"
+
+
 def _as_split(value: Any, name: str) -> Split:
     if isinstance(value, Split):
         value.name = name
@@ -184,6 +190,8 @@ def _as_split(value: Any, name: str) -> Split:
 
 def _as_inputs(inputs: Any, name: str) -> Any:
     if isinstance(inputs, np.ndarray):
+        if inputs.dtype.kind not in "fiub":
+            raise EvenlyError(f"the {name} inputs are of type {inputs.dtype}; give numbers")
         inputs = torch.from_numpy(
             inputs.astype(np.float32) if inputs.dtype == np.float64 else np.ascontiguousarray(inputs)
         )
@@ -197,7 +205,7 @@ def _as_inputs(inputs: Any, name: str) -> Any:
                 "fill or drop them"
             )
         return inputs
-    if not hasattr(inputs, "__getitem__") or not hasattr(inputs, "__len__"):
+    if isinstance(inputs, list | tuple | str) or not hasattr(inputs, "__getitem__") or not hasattr(inputs, "__len__"):
         raise EvenlyError(
             f"the {name} inputs are a {type(inputs).__name__}; give a tensor, an array or a Dataset with a length"
         )
@@ -211,8 +219,17 @@ def _labels_of(dataset: Any) -> Tensor:
     return torch.tensor([int(dataset[i][1]) for i in range(len(dataset))])
 
 
+def _as_tensor(values: Any, what: str) -> Tensor:
+    try:
+        return torch.as_tensor(values).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise EvenlyError(
+            f"{what} cannot be read as numbers; give integers, e.g. numpy.unique(names, return_inverse=True)[1]"
+        ) from None
+
+
 def _as_integers(values: Any, what: str, count: int) -> Tensor:
-    tensor = torch.as_tensor(values).detach().cpu()
+    tensor = _as_tensor(values, what)
     if tensor.shape != (count,):
         raise EvenlyError(f"{what} have shape {tuple(tensor.shape)} for {count} examples; give one integer for each")
     if tensor.is_floating_point() and not bool((tensor == tensor.round()).all()):
@@ -223,7 +240,7 @@ def _as_integers(values: Any, what: str, count: int) -> Tensor:
 
 
 def _as_groups(groups: Any, name: str, count: int) -> Tensor:
-    tensor = torch.as_tensor(groups).detach().cpu()
+    tensor = _as_tensor(groups, f"{name} groups")
     if tensor.dtype == torch.bool and tensor.ndim == 2:
         if len(tensor) != count:
             raise EvenlyError(f"{name} groups have {len(tensor)} rows for {count} examples; give one row for each")

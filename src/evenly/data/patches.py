@@ -35,6 +35,8 @@ class PatchLaw:
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
             raise EvenlyError(f"alpha {self.alpha} is not a probability; give a number in [0, 1]")
+        if not self.noise >= 0:
+            raise EvenlyError(f"noise {self.noise} is no standard deviation; give a number from 0")
         if self.otherwise not in ("absent", "opposite"):
             raise EvenlyError(f"otherwise {self.otherwise!r} is not known; give 'absent' or 'opposite'")
         if self.dimension < 2 or self.patches < 2:

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
@@ -78,13 +79,17 @@ class Upsample(EpochSampler):
 
     def __init__(self, hard: Any, total: int, factor: int = 2, seed: int = 0) -> None:
         super().__init__(seed)
-        hard = torch.as_tensor(hard).long().flatten()
+        hard = torch.as_tensor(hard)
+        if hard.dtype == torch.bool or (hard.is_floating_point() and len(hard)):
+            raise EvenlyError(f"hard examples of type {hard.dtype} are no indices; give integers, e.g. mask.nonzero()")
+        hard = hard.long().flatten()
         if factor != int(factor) or factor < 1:
             raise EvenlyError(
                 f"factor {factor} cannot be used to repeat examples; give a whole number from 1 (2 doubles them)"
             )
         if len(hard) and (int(hard.min()) < 0 or int(hard.max()) >= total):
-            raise EvenlyError(f"hard index {int(hard.max())} is outside a data set of {total}; indices run from 0")
+            outside = int(hard[(hard < 0) | (hard >= total)][0])
+            raise EvenlyError(f"hard index {outside} is outside a data set of {total}; indices run from 0")
         if len(hard.unique()) != len(hard):
             raise EvenlyError("an index stands twice among the hard examples; repeat with factor instead")
         self._members = torch.cat([torch.arange(total), hard.repeat(int(factor) - 1)])
@@ -122,33 +127,35 @@ class ProgressiveExpansion(EpochSampler):
         seed: int = 0,
     ) -> None:
         super().__init__(seed)
-        groups = torch.as_tensor(groups).cpu()
-        if groups.ndim != 1 or not len(groups) or groups.is_floating_point() or groups.dtype == torch.bool:
-            raise EvenlyError(
-                f"groups of shape {tuple(groups.shape)} and type {groups.dtype} cannot be balanced; give integers (N,)"
-            )
+        self._groups = _as_groups(groups)
         if warmup_epochs < 0 or every < 1:
             raise EvenlyError(f"warmup_epochs {warmup_epochs} and every {every}: give at least 0 and at least 1")
         if cap is not None and cap < 1:
             raise EvenlyError(f"cap {cap} leaves no example in a group; give at least 1")
         if draw not in ("even", "random"):
             raise EvenlyError(f"draw {draw!r} is not known; give 'even' or 'random'")
-        sizes = [add] if isinstance(add, int) else [] if add == "all" else [int(a) for a in add]
-        if any(size < 0 for size in sizes):
-            raise EvenlyError(f"add {add} would take examples away; give numbers from 0")
-        self.warmup_epochs, self.every, self.add = int(warmup_epochs), int(every), add
+        self.warmup_epochs, self.every, self.cap, self.draw = int(warmup_epochs), int(every), cap, draw
+        self.add = _as_additions(add)
+        self._arrange()
 
+    def _arrange(self) -> None:
+        """Draw the order of arrival: the balanced set, then the rest as it will be added."""
         queues = [
-            members[torch.randperm(len(members), generator=generator(seed, "group", int(g)))]
-            for g in groups.unique()
-            for members in [(groups == g).nonzero().flatten()]
+            members[torch.randperm(len(members), generator=generator(self.seed, "group", int(g)))]
+            for g in self._groups.unique()
+            for members in [(self._groups == g).nonzero().flatten()]
         ]
         smallest = min(len(queue) for queue in queues)
-        taken = [smallest if cap is None else min(cap, len(queue)) for queue in queues]
+        taken = [smallest if self.cap is None else min(self.cap, len(queue)) for queue in queues]
         self._warmup_size = sum(taken)
-        pools = [queue[count:] for queue, count in zip(queues, taken, strict=True)]
         balanced = [queue[:count] for queue, count in zip(queues, taken, strict=True)]
-        self._arrival = torch.cat([*balanced, _evenly(pools) if draw == "even" else _blindly(pools, seed)])
+        pools = [queue[count:] for queue, count in zip(queues, taken, strict=True)]
+        rest = _evenly(pools) if self.draw == "even" else _blindly(pools, self.seed)
+        self._arrival = torch.cat([*balanced, rest])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._arrange()
 
     def size(self, epoch: int) -> int:
         """How many examples are in the set at an epoch."""
@@ -184,7 +191,9 @@ class GroupBalanced(EpochSampler):
 
     def __init__(self, groups: Any, total: int | None = None, seed: int = 0) -> None:
         super().__init__(seed)
-        groups = torch.as_tensor(groups).cpu()
+        groups = _as_groups(groups)
+        if total is not None and total < 1:
+            raise EvenlyError(f"total {total} leaves nothing to draw; give at least 1")
         self._queues = [(groups == g).nonzero().flatten() for g in groups.unique()]
         self._total = len(groups) if total is None else int(total)
 
@@ -204,6 +213,26 @@ class GroupBalanced(EpochSampler):
 
     def __len__(self) -> int:
         return self._total
+
+
+def _as_groups(groups: Any) -> Tensor:
+    groups = torch.as_tensor(groups).cpu()
+    if groups.ndim != 1 or not len(groups) or groups.is_floating_point() or groups.dtype == torch.bool:
+        raise EvenlyError(
+            f"groups of shape {tuple(groups.shape)} and type {groups.dtype} cannot be balanced; give integers (N,)"
+        )
+    return groups
+
+
+def _as_additions(add: Any) -> int | list[int] | Literal["all"]:
+    if isinstance(add, str) and add == "all":
+        return "all"
+    sizes = np.asarray(add)
+    if sizes.dtype.kind not in "iu" or sizes.ndim > 1:
+        raise EvenlyError(f"add {add!r} is no number of examples; give a whole number, a list of them, or 'all'")
+    if (sizes < 0).any():
+        raise EvenlyError(f"add {add} would take examples away; give numbers from 0")
+    return int(sizes) if sizes.ndim == 0 else [int(size) for size in sizes]
 
 
 def _evenly(pools: Sequence[Tensor]) -> Tensor:

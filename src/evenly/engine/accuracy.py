@@ -7,13 +7,13 @@ what a user with the training distribution would see (Deng et al. 2023 report th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from evenly.data.contract import Data, Split
 from evenly.engine.losses import losses, predictions
 from evenly.errors import EvenlyError
 
@@ -57,30 +57,28 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
     return GroupAccuracy(per_group, counts, float(masked.min()), int(masked.argmin()), float(right.mean()), weighted)
 
 
-def measure(outputs: Tensor, labels: Tensor, groups: Tensor | None, train_groups: Tensor | None) -> dict[str, Any]:
+def measure(outputs: Tensor, split: Split, data: Data) -> dict[str, Any]:
     """What is reported of a split: accuracy, loss, worst class, and by group where there are groups."""
+    labels = split.labels
     by_class = group_accuracy(outputs, labels, labels)
     row: dict[str, Any] = {
         "accuracy": by_class.mean,
         "loss": float(losses(outputs, labels).double().mean()),
         "worst_class": by_class.worst,
     }
-    if groups is not None:
-        by_group = group_accuracy(outputs, labels, groups, train_groups)
+    if split.groups is not None:
+        by_group = group_accuracy(outputs, labels, split.groups, data.train.groups)
+        unseen = [0] * (data.group_count - len(by_group.counts))
         row |= {
             "worst_group": by_group.worst,
             "train_weighted": by_group.weighted,
             "groups": [
-                None if n == 0 else a for a, n in zip(_list(by_group.per_group), _list(by_group.counts), strict=True)
+                None if n == 0 else a
+                for a, n in zip(by_group.per_group.tolist() + unseen, by_group.counts.tolist() + unseen, strict=True)
             ],
-            "group_counts": _list(by_group.counts),
+            "group_counts": by_group.counts.tolist() + unseen,
         }
     return row
-
-
-def _list(tensor: Tensor) -> Sequence[Any]:
-    values: Sequence[Any] = tensor.tolist()
-    return values
 
 
 def _count(groups: Tensor) -> int:

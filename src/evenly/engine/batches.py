@@ -51,17 +51,22 @@ class Batches:
     def __init__(self, split: Split, batch_size: int | None, device: torch.device, workers: int = 0) -> None:
         self.split = split.to(device)
         self.batch_size, self.device, self.workers = batch_size, device, workers
-        self._whole: tuple[Tensor, Batch] | None = None
+        self._whole: tuple[Tensor, Batch, int] | None = None
 
     def epoch(self, sampler: EpochSampler) -> Iterator[Batch]:
-        """The batches of the sampler's epoch. A full batch is put together once and kept while its members stay."""
+        """The batches of the sampler's epoch.
+
+        A full batch is put together once and kept while its members stay and no layer has written into it.
+        """
         if self.batch_size is not None:
             yield from self._read(sampler.indices(), self.batch_size)
             return
         members = sampler.members()
-        if self._whole is None or not torch.equal(self._whole[0], members):
-            self._whole = (members, next(self._read(members, max(len(members), 1))))
-        yield self._whole[1]
+        kept = self._whole
+        if kept is None or kept[1].x._version != kept[2] or not torch.equal(kept[0], members):
+            batch = next(self._read(members, max(len(members), 1)))
+            kept = self._whole = (members, batch, batch.x._version)
+        yield kept[1]
 
     def in_order(self) -> Iterator[Batch]:
         """Every example once, as stored."""
@@ -69,11 +74,8 @@ class Batches:
 
     def _read(self, indices: Tensor, batch_size: int) -> Iterator[Batch]:
         if isinstance(self.split.inputs, Tensor):
-            everything = len(indices) == len(self.split) <= batch_size and torch.equal(
-                indices, torch.arange(len(self.split))
-            )
             for index in _cut(indices.to(self.device), batch_size):
-                yield self._batch(self.split.inputs if everything else self.split.inputs[index], index)
+                yield self._batch(self.split.inputs[index], index)
             return
         # the loader's own seed only serves its workers; the order of the indices is given
         loader = DataLoader(

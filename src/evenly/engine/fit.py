@@ -57,7 +57,7 @@ class Fit:
         schedule: a function from progress in [0, 1) to a factor on the learning rate, applied per epoch.
         batch_size: None for full-batch training.
         select: a rule of `RULES`.
-        evaluate_every: epochs between looks at the validation set (the last epoch is always looked at).
+        evaluate_every: epochs between looks at the validation set (the last epoch is always looked at); None: no look.
         budget: stop after the step that reaches this many example-gradients, instead of after `epochs`.
         folder: where metrics and checkpoints go; None keeps nothing.
     """
@@ -67,7 +67,7 @@ class Fit:
     schedule: Schedule = constant
     batch_size: int | None = 128
     select: str = "last"
-    evaluate_every: int = 1
+    evaluate_every: int | None = 1
     budget: float | None = None
     seed: int = 0
     device: torch.device = CPU
@@ -163,6 +163,8 @@ class _Loop:
         self.metric = RULES[fit.select]
         if self.metric is not None and data.validation is None:
             raise EvenlyError(f"select {fit.select!r} needs a validation set and there is none; use select='last'")
+        if self.metric is not None and fit.evaluate_every is None:
+            raise EvenlyError(f"select {fit.select!r} needs looks at validation; give evaluate_every, or select='last'")
         if self.metric == "worst_group" and data.train.groups is None:
             raise EvenlyError("select 'worst-group' needs groups and there are none; use select='worst-class'")
         self.epoch, self.finished = 0, False
@@ -177,6 +179,7 @@ class _Loop:
                 self._one_epoch()
         if self.best is not None:
             self.model.load_state_dict(self.best["model"])
+        self.model.eval()
         return Run(
             self.model,
             self.history,
@@ -272,12 +275,13 @@ class _Loop:
         )
 
     def _validate(self, row: dict[str, Any]) -> None:
-        if self.validation is None or not (self.finished or self.epoch % self.fit.evaluate_every == 0):
+        every = self.fit.evaluate_every
+        if self.validation is None or every is None or not (self.finished or self.epoch % every == 0):
             return
         outputs = outputs_of(self.model, self.validation)
         self.evaluation_cost += FORWARD * len(self.data.validation)
         split = self.validation.split
-        row["validation"] = measured = measure(outputs, split.labels, split.groups, self.data.train.groups)
+        row["validation"] = measured = measure(outputs, split, self.data)
         if self.metric is not None and (self.best is None or measured[self.metric] > self.best["value"]):
             weights = {key: value.detach().clone() for key, value in self.model.state_dict().items()}
             self.best = {"epoch": self.epoch, "value": measured[self.metric], "model": weights}
@@ -314,8 +318,7 @@ class _Loop:
         )
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
-        for key, value in saved["state"].items():
-            self.state[key].copy_(value)
+        self.state = {key: value.to(self.fit.device) for key, value in saved["state"].items()}
 
 
 def fit(

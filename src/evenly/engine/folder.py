@@ -49,20 +49,24 @@ class Folder:
 
     def __init__(self, path: str | Path, config: dict[str, Any]) -> None:
         self.path = Path(path)
+        self.config = json.loads(json.dumps(config))
         self._synced = 0.0
-        config = json.loads(json.dumps(config))
         if self.path.exists() and not self.path.is_dir():
             raise EvenlyError(f"{self.path} is a file; give a folder as out")
         there = read_json(self.path / "config.json")
         if there is None:
             if self.path.exists() and any(p for p in self.path.iterdir() if not p.name.startswith(".")):
                 raise EvenlyError(f"{self.path} is not empty and holds no run; choose another out")
-            (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
-            write_json(self.path / "config.json", config)
-        elif there != config:
+        elif there != self.config:
             raise EvenlyError(
-                f"{self.path} holds another run ({_difference(there, config)}); choose another out or remove it"
+                f"{self.path} holds another run ({_difference(there, self.config)}); choose another out or remove it"
             )
+
+    def make(self) -> None:
+        """Make the folder. It comes with the first thing to keep, so that a run refused at its start leaves none."""
+        if not (self.path / "config.json").exists():
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(self.path / "config.json", self.config)
         (self.path / "checkpoint").mkdir(exist_ok=True)
 
     @property
@@ -112,6 +116,7 @@ class Folder:
     def rewind(self, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
         """Drop the lines that ran ahead of the checkpoint; return what is left."""
         rows = [row for row in self.rows() if keep(row)]
+        self.make()
         with atomic(self.path / "metrics.jsonl") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
         return rows

@@ -17,9 +17,9 @@ def random_upsample(model: Factory, data: Data, fit: Fit, *, count: int | None =
     """Repeat randomly drawn examples (`count` of them; 30% where not given)."""
     total = len(data.train)
     count = round(0.3 * total) if count is None else count
-    if not 0 <= count <= total:
-        raise EvenlyError(f"count {count} cannot be drawn from {total} examples; give 0..{total}")
-    chosen = torch.randperm(total, generator=generator(fit.seed, "random upsample"))[:count].sort().values
+    if count != int(count) or not 0 <= count <= total:
+        raise EvenlyError(f"count {count} cannot be drawn from {total} examples; give a whole number in 0..{total}")
+    chosen = torch.randperm(total, generator=generator(fit.seed, "random upsample"))[: int(count)].sort().values
     run = fit(model(), data, sampler=Upsample(chosen, total, factor, fit.seed))
     run.selection = Selection(chosen, torch.full_like(chosen, factor), "drawn at random")
     return run

@@ -19,11 +19,15 @@ from torch import Tensor
 
 from evenly.data import Data, Upsample
 from evenly.engine import Fit, Run, Selection, losses, probabilities
+from evenly.engine.losses import single
 from evenly.errors import EvenlyError
 from evenly.methods.registry import Factory, method
 
 SHRUNK = 0.25
 """The drop in training loss has shrunk when it is under this share of its peak (evenly's reading of section 4)."""
+
+ALIKE = 12
+"""Outputs that agree to this many digits are the same: a class learned to the last digit has no two clusters."""
 
 
 @method(control="random_upsample")
@@ -47,7 +51,7 @@ def useful(
             return len(history) >= separating_epoch
         return drop_has_shrunk([row["train_loss"] for row in history])
 
-    early = fit(model(), data, stage="early", until=separated, select="last", evaluate_every=fit.epochs)
+    early = fit(model(), data, stage="early", until=separated, select="last", evaluate_every=None)
     hard = hard_examples(early.outputs(data.train), data.train.labels, on=on, seed=fit.seed)
     run = fit(model(), data, sampler=Upsample(hard, len(data.train), factor, fit.seed), spent=early.cost)
     run.selection = Selection(
@@ -96,9 +100,14 @@ def hard_examples(
         raise EvenlyError("the logits hold NaN or infinity; train with a lower learning rate before separating")
     if on not in ("probabilities", "logits"):
         raise EvenlyError(f"on {on!r} is not known; give 'probabilities' or 'logits'")
-    _splittable(labels)
+    _splittable(labels, classes=2 if single(logits) else logits.shape[1])
     if features is not None:
-        points = torch.as_tensor(features).detach().cpu().double().reshape(len(labels), -1)
+        points = torch.as_tensor(features).detach().cpu().double()
+        if len(points) != len(labels) or not bool(torch.isfinite(points).all()):
+            raise EvenlyError(
+                f"features {tuple(points.shape)} must be {len(labels)} finite rows; give one for each label"
+            )
+        points = points.reshape(len(labels), -1)
     else:
         points = probabilities(logits) if on == "probabilities" else logits.reshape(len(labels), -1)
     cost = losses(logits, labels)
@@ -117,6 +126,7 @@ def _costlier_cluster(points: np.ndarray, cost: np.ndarray, seed: int) -> np.nda
     """
     from sklearn.cluster import KMeans
 
+    points = points.round(ALIKE)
     if len(np.unique(points, axis=0)) < 2:
         return np.empty(0, dtype=np.int64)
     order = np.lexsort(points.T)
@@ -126,7 +136,11 @@ def _costlier_cluster(points: np.ndarray, cost: np.ndarray, seed: int) -> np.nda
     return np.flatnonzero(assignment == int(np.argmax(means)))
 
 
-def _splittable(labels: Tensor) -> None:
+def _splittable(labels: Tensor, classes: int | None = None) -> None:
+    if len(labels) == 0:
+        raise EvenlyError("there are no examples to split into easy and hard; give at least two of a class")
+    if int(labels.min()) < 0 or (classes is not None and int(labels.max()) >= classes):
+        raise EvenlyError(f"labels run from {int(labels.min())} to {int(labels.max())}; give 0..K-1 for K classes")
     counts = torch.bincount(labels)
     if bool((counts == 1).any()):
         label = int((counts == 1).nonzero()[0])

@@ -62,6 +62,10 @@ def factory(
 
     The initial weights depend on the seed alone; a module given as it stands is its own initial state, copied.
     """
+    if options and not isinstance(model, str):
+        raise EvenlyError(
+            f"model option {next(iter(options))!r} is for a model by name; set it where the model is built"
+        )
     if isinstance(model, nn.Module):
         given = model
         return lambda: copy.deepcopy(given), f"{type(model).__name__} as given"
@@ -71,7 +75,12 @@ def factory(
         name, make = model, MODELS[model][0]
 
         def build() -> nn.Module:
-            return make(shape, classes, **options)
+            try:
+                return make(shape, classes, **options)
+            except TypeError as error:
+                raise EvenlyError(
+                    f"{name} cannot be built with options {options} ({error}); see its docstring"
+                ) from None
     elif callable(model):
         build, name = model, getattr(model, "__qualname__", type(model).__name__)
     else:

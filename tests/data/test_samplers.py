@@ -1,0 +1,266 @@
+"""Samplers: which examples an epoch holds, how often, in which order. Each against counting by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, TensorDataset
+
+from evenly import EvenlyError, GroupBalanced, ProgressiveExpansion, Upsample
+from evenly.data import Everything
+
+GROUPS = [0] * 25 + [1] * 4 + [3] * 11  # group 2 has no example
+SAMPLERS: dict[str, Callable[[int], Any]] = {
+    "everything": lambda seed: Everything(40, seed),
+    "upsample": lambda seed: Upsample([1, 5, 30], 40, 3, seed),
+    "progressive": lambda seed: ProgressiveExpansion(GROUPS, 2, 1, 5, seed=seed),
+    "balanced": lambda seed: GroupBalanced(GROUPS, seed=seed),
+}
+some_groups = st.lists(st.integers(0, 4), min_size=1, max_size=40)
+seeds = st.integers(0, 2**40)
+
+
+def epochs(sampler: Any, count: int) -> list[list[int]]:
+    return [list(sampler) for _ in range(count)]
+
+
+def by_group(indices: Sequence[int], groups: Sequence[int]) -> Counter[int]:
+    return Counter(groups[i] for i in indices)
+
+
+# every sampler
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_order_is_a_function_of_seed_and_epoch(name: str) -> None:
+    first, again, other = (epochs(SAMPLERS[name](seed), 3) for seed in (7, 7, 8))
+    assert first == again
+    orders = [*map(tuple, first), *map(tuple, other)]
+    assert len(set(orders)) == 6
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_iterating_moves_on_to_the_next_epoch_and_set_epoch_says_which(name: str) -> None:
+    sampler = SAMPLERS[name](7)
+    three = epochs(sampler, 3)
+    assert sampler.epoch == 3
+    sampler.set_epoch(1)
+    assert list(sampler) == three[1]
+    assert sampler.epoch == 2
+    assert len(sampler) == len(three[2])
+    assert sampler.indices().tolist() == three[2] == sampler.indices().tolist()
+    assert sorted(sampler.members().tolist()) == sorted(three[2])
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_new_sampler_goes_on_from_a_state_dict(name: str) -> None:
+    whole = epochs(SAMPLERS[name](7), 5)
+    stopped, resumed = SAMPLERS[name](7), SAMPLERS[name](7)
+    epochs(stopped, 3)
+    resumed.load_state_dict(stopped.state_dict())
+    assert epochs(resumed, 2) == whole[3:]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_feeds_a_data_loader_epoch_after_epoch(name: str) -> None:
+    expected = epochs(SAMPLERS[name](7), 2)
+    loader = DataLoader(TensorDataset(torch.arange(40)), batch_size=7, sampler=SAMPLERS[name](7))
+    assert len(loader) == -(-len(expected[0]) // 7)
+    assert [[int(i) for (batch,) in loader for i in batch] for _ in range(2)] == expected
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_leaves_the_global_random_state_alone(name: str) -> None:
+    state = torch.random.get_rng_state()
+    epochs(SAMPLERS[name](7), 2)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+# Everything and Upsample
+
+
+@given(total=st.integers(1, 50), seed=seeds)
+def test_everything_is_every_index_once(total: int, seed: int) -> None:
+    for epoch in epochs(Everything(total, seed), 2):
+        assert sorted(epoch) == list(range(total))
+
+
+@given(total=st.integers(1, 50), factor=st.integers(1, 4), seed=seeds, draw=st.data())
+def test_upsample_counts_are_exact(total: int, factor: int, seed: int, draw: st.DataObject) -> None:
+    hard = draw.draw(st.lists(st.integers(0, total - 1), unique=True))
+    for epoch in epochs(Upsample(hard, total, factor, seed), 2):
+        assert Counter(epoch) == {i: factor if i in hard else 1 for i in range(total)}
+
+
+@pytest.mark.parametrize(
+    ("hard", "factor", "message"),
+    [
+        ([5], 2, "hard index 5 is outside a data set of 5"),
+        ([-1], 2, "hard index -1 is outside a data set of 5"),
+        ([2, 2], 2, "an index stands twice"),
+        ([2], 0, "factor 0 cannot be used"),
+        ([2], 1.5, "factor 1.5 cannot be used"),
+    ],
+)
+def test_upsample_refuses(hard: list[int], factor: float, message: str) -> None:
+    with pytest.raises(EvenlyError, match=message):
+        Upsample(hard, 5, factor)
+
+
+# ProgressiveExpansion
+
+additions = st.one_of(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=4), st.just("all"))
+
+
+def simulated_sizes(groups: Sequence[int], warmup: int, every: int, add: Any, cap: int | None, count: int) -> list[int]:
+    """How many of each epoch there must be: the algorithm box, one epoch after the other."""
+    sizes = Counter(groups).values()
+    size = min(sizes) * len(sizes) if cap is None else sum(min(cap, n) for n in sizes)
+    left = iter([add] * count if isinstance(add, int) else [len(groups)] if add == "all" else add)
+    result = []
+    for epoch in range(count):
+        if epoch >= warmup and (epoch - warmup) % every == 0:
+            size = min(size + next(left, 0), len(groups))
+        result.append(size)
+    return result
+
+
+@given(
+    groups=some_groups, warmup=st.integers(0, 5), every=st.integers(1, 4), add=additions,
+    cap=st.none() | st.integers(1, 6), draw=st.sampled_from(["even", "random"]), seed=seeds,
+)  # fmt: skip
+def test_expansion_agrees_with_a_simulation(
+    groups: list[int], warmup: int, every: int, add: Any, cap: int | None, draw: str, seed: int
+) -> None:
+    sampler = ProgressiveExpansion(groups, warmup, every, add, cap, draw, seed)
+    sets = epochs(sampler, 14)
+    expected = simulated_sizes(groups, warmup, every, add, cap, 14)
+    assert [len(epoch) for epoch in sets] == expected == [sampler.size(epoch) for epoch in range(14)]
+    for epoch in sets:
+        assert len(set(epoch)) == len(epoch)
+        assert set(epoch) <= set(range(len(groups)))
+    for before, after in pairwise(sets):
+        assert set(before) <= set(after)
+    entered = [next((e for e, epoch in enumerate(sets) if i in epoch), -1) for i in range(len(groups))]
+    assert sampler.entry_epochs(14).tolist() == entered
+
+
+@given(groups=some_groups, cap=st.none() | st.integers(1, 6), seed=seeds)
+def test_the_warmup_set_is_balanced(groups: list[int], cap: int | None, seed: int) -> None:
+    sizes = Counter(groups)
+    expected = {g: min(sizes.values()) if cap is None else min(cap, n) for g, n in sizes.items()}
+    for epoch in epochs(ProgressiveExpansion(groups, warmup_epochs=3, cap=cap, seed=seed), 3):
+        assert by_group(epoch, groups) == expected
+
+
+@given(groups=some_groups, add=st.integers(1, 9), cap=st.none() | st.integers(1, 3), seed=seeds)
+def test_every_expansion_is_as_even_as_what_is_left_allows(
+    groups: list[int], add: int, cap: int | None, seed: int
+) -> None:
+    sizes = Counter(groups)
+    sets = epochs(ProgressiveExpansion(groups, 1, 1, add, cap, "even", seed), 30)
+    for before, after in pairwise(sets):
+        drawn, have = by_group(sorted(set(after) - set(before)), groups), by_group(after, groups)
+        open_groups = [drawn[g] for g in sizes if have[g] < sizes[g]]
+        if open_groups:
+            assert max(open_groups) - min(open_groups) <= 1
+            assert all(drawn[g] <= min(open_groups) + 1 for g in sizes)
+
+
+@given(groups=some_groups, add=additions, cap=st.none() | st.integers(1, 3), seed=seeds, draw=st.data())
+def test_group_counts_depend_neither_on_the_order_of_storage_nor_on_the_numbering(
+    groups: list[int], add: Any, cap: int | None, seed: int, draw: st.DataObject
+) -> None:
+    def counts(groups: Sequence[int]) -> list[Counter[int]]:
+        sampler = ProgressiveExpansion(groups, 2, 2, add, cap, "even", seed)
+        return [by_group(epoch, groups) for epoch in epochs(sampler, 8)]
+
+    stored = counts(groups)
+    assert counts(draw.draw(st.permutations(groups))) == stored
+    renumbered = counts([3 * g + 1 for g in groups])
+    assert [{3 * g + 1: n for g, n in epoch.items()} for epoch in stored] == renumbered
+
+
+def share_of_first_group(draw: str, seed: int) -> int:
+    groups = [0] * 94 + [1] * 14  # four of each in the warm-up set, so the pool is 90 to 10
+    sampler = ProgressiveExpansion(groups, 1, 1, 10, cap=4, draw=draw, seed=seed)
+    before, after = epochs(sampler, 2)
+    return by_group(sorted(set(after) - set(before)), groups)[0]
+
+
+def test_a_random_draw_follows_the_pool_and_an_even_one_does_not() -> None:
+    assert {share_of_first_group("even", seed) for seed in range(20)} == {5}
+    drawn = [share_of_first_group("random", seed) for seed in range(200)]
+    deviation = (10 * 0.9 * 0.1 * 90 / 99) ** 0.5  # hypergeometric
+    assert abs(np.mean(drawn) - 9) < 5 * deviation / 200**0.5
+    assert len(set(drawn)) > 2
+
+
+def test_every_member_of_a_large_group_is_as_likely_to_be_in_the_warmup_set() -> None:
+    groups = [0] * 20 + [1] * 5
+    chosen = Counter(i for seed in range(800) for i in ProgressiveExpansion(groups, 1, seed=seed).members().tolist())
+    assert all(chosen[i] == 800 for i in range(20, 25))
+    deviation = (800 * 0.25 * 0.75) ** 0.5
+    assert all(abs(chosen[i] - 200) < 5 * deviation for i in range(20))
+
+
+def test_seeds_give_different_sets() -> None:
+    sets = {tuple(sorted(ProgressiveExpansion(GROUPS, 1, seed=seed).members().tolist())) for seed in range(10)}
+    assert len(sets) == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"groups": []}, r"groups of shape \(0,\)"),
+        ({"groups": [[0, 1]]}, r"groups of shape \(1, 2\)"),
+        ({"groups": [True, False]}, "type torch.bool"),
+        ({"groups": [0.0, 1.0]}, "type torch.float32"),
+        ({"warmup_epochs": -1}, "warmup_epochs -1"),
+        ({"every": 0}, "every 0"),
+        ({"cap": 0}, "cap 0 leaves no example"),
+        ({"draw": "odd"}, "draw 'odd' is not known"),
+        ({"add": -1}, "add -1 would take examples away"),
+        ({"add": [3, -2]}, "would take examples away"),
+    ],
+)
+def test_expansion_refuses(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(EvenlyError, match=message):
+        ProgressiveExpansion(**{"groups": [0, 1, 1], **options})
+
+
+# GroupBalanced
+
+
+@given(groups=some_groups, total=st.none() | st.integers(0, 60), seed=seeds)
+def test_balanced_groups_are_drawn_equally_often_and_evenly_within(
+    groups: list[int], total: int | None, seed: int
+) -> None:
+    sampler = GroupBalanced(groups, total, seed)
+    sizes = Counter(groups)
+    over_epochs: Counter[int] = Counter()
+    for epoch in epochs(sampler, len(sizes)):
+        assert len(epoch) == len(sampler) == (len(groups) if total is None else total)
+        drawn, times = by_group(epoch, groups), Counter(epoch)
+        assert max(drawn[g] for g in sizes) - min(drawn[g] for g in sizes) <= 1
+        for g in sizes:
+            within = [times[i] for i, group in enumerate(groups) if group == g]
+            assert max(within) - min(within) <= 1
+        over_epochs += drawn
+    assert len({over_epochs[g] for g in sizes}) == 1  # the odd draw goes round the groups
+
+
+def test_balanced_draws_differ_between_epochs_and_favour_nobody() -> None:
+    groups = [0] * 20 + [1] * 20
+    sampler = GroupBalanced(groups, total=10, seed=3)
+    times = Counter(i for epoch in epochs(sampler, 400) for i in epoch)
+    deviation = (400 * 0.25 * 0.75) ** 0.5
+    assert all(abs(times[i] - 100) < 5 * deviation for i in range(40))

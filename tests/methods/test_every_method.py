@@ -1,0 +1,239 @@
+"""What every method owes its user, whatever it does: one seed, no traces, exact resumption, an honest bill."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import evenly
+from evenly import Data, Split
+from evenly.methods import METHODS
+
+PLAN = {"epochs": 4, "batch_size": 16, "lr": 0.1, "momentum": 0.9, "rho": 0.1}
+each_method = pytest.mark.parametrize("method", METHODS)
+each_pair = pytest.mark.parametrize(
+    ("method", "optimizer"), [(method, optimizer) for method in METHODS for optimizer in ("sgd", "sam")]
+)
+
+
+@pytest.fixture
+def train(options: dict[str, dict[str, Any]], net: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`evenly.train` with the tiny problem's settings; pages have tests of their own."""
+    monkeypatch.setattr("evenly.report.run_page", lambda *args, **kwargs: None)
+
+    def run(data: Any, method: str, optimizer: str = "sgd", model: Any = net, **more: Any) -> Any:
+        return evenly.train(model, data, method, optimizer, **{**PLAN, **options.get(method, {}), **more})
+
+    return run
+
+
+def weights(run: Any) -> dict[str, Tensor]:
+    return dict(run.model.state_dict())
+
+
+def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+def global_states() -> tuple[Any, ...]:
+    numpy = np.random.get_state()  # noqa: NPY002
+    return torch.random.get_rng_state().tolist(), numpy[1].tolist(), numpy[2:], random.getstate()
+
+
+@each_pair
+def test_one_seed_decides_every_bit(train: Any, tiny: Any, method: str, optimizer: str) -> None:
+    first = train(tiny(), method, optimizer, seed=1)
+    torch.rand(3)
+    again, other = train(tiny(), method, optimizer, seed=1), train(tiny(), method, optimizer, seed=2)
+    assert equal(weights(first), weights(again))
+    assert first.history == again.history
+    assert not equal(weights(first), weights(other))
+
+
+@each_pair
+def test_leaves_no_trace_in_random_states_module_or_data(
+    train: Any, tiny: Any, net: Any, method: str, optimizer: str
+) -> None:
+    data, model = tiny(), net().train()
+    kept_data, kept_model = data.fingerprint(), {key: value.clone() for key, value in model.state_dict().items()}
+    states = global_states()
+    run = train(data, method, optimizer, model=model)
+    assert global_states() == states
+    assert equal(dict(model.state_dict()), kept_model)
+    assert model.training
+    assert run.model is not model
+    assert not equal(weights(run), kept_model)
+    assert data.fingerprint() == kept_data
+
+
+@each_method
+def test_a_given_module_is_its_own_start_and_seeds_vary_the_order_only(
+    train: Any, tiny: Any, net: Any, method: str
+) -> None:
+    model = net()
+    first, again, other = (train(tiny(), method, model=model, seed=seed) for seed in (1, 1, 2))
+    assert equal(weights(first), weights(again))
+    assert not equal(weights(first), weights(other))
+
+
+def interrupting(seen: list[int]) -> Callable[[nn.Module], dict[str, float]]:
+    """Interrupts every other time, so that every epoch of every stage is lost once before it is kept."""
+
+    def observe(model: nn.Module) -> dict[str, float]:
+        seen.append(1)
+        if len(seen) % 2:
+            raise KeyboardInterrupt
+        return {}
+
+    return observe
+
+
+@each_pair
+def test_interrupted_in_every_epoch_it_ends_in_the_same_bits(
+    train: Any, tiny: Any, tmp_path: Path, method: str, optimizer: str
+) -> None:
+    whole = train(tiny(), method, optimizer, out=tmp_path / "whole", select="average")
+    data, seen, restarts = tiny(), [], 0
+    data.observe = interrupting(seen)
+    while True:
+        try:
+            broken = train(data, method, optimizer, out=tmp_path / "broken", select="average")
+            break
+        except KeyboardInterrupt:
+            restarts += 1
+    rows = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "broken")]
+    assert rows[0] == rows[1]
+    assert restarts == len(rows[0].splitlines()) >= 4
+    assert equal(weights(whole), weights(broken))
+    without_time = [{**run.results, "seconds": None} for run in (whole, broken)]
+    assert without_time[0] == without_time[1]
+    assert (whole.cost, whole.evaluation_cost) == (broken.cost, broken.evaluation_cost)
+
+
+@each_method
+def test_a_finished_folder_is_read_back_without_training(
+    train: Any, tiny: Any, net: Any, tmp_path: Path, method: str
+) -> None:
+    first = train(tiny(), method, out=tmp_path / "run")
+    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.json*")}
+
+    def untrainable() -> nn.Module:
+        model = net()
+        model.register_forward_pre_hook(lambda *_: pytest.fail("trained again") if torch.is_grad_enabled() else None)
+        return model
+
+    untrainable.__qualname__ = net.__qualname__
+    again = train(tiny(), method, model=untrainable, out=tmp_path / "run")
+    assert again.results == first.results
+    assert again.history == first.history
+    assert equal(weights(again), weights(first))
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.json*")} == files
+    assert json.loads(files[tmp_path / "run" / "results.json"]) == first.results
+
+
+@each_pair
+def test_the_cost_is_what_was_computed(watch: Any, engine: Any, method: str, optimizer: str) -> None:
+    run, seen, _ = watch(method, engine(optimizer))
+    assert run.cost == pytest.approx(seen.gradients + seen.forwards / 3, rel=1e-12)
+    assert run.evaluation_cost == 0
+    shown = sum(sum(epoch.values()) for epoch in seen.epochs)
+    assert shown == seen.gradients
+    assert sum(row["examples"] for row in run.history) * (2 if optimizer == "sam" else 1) <= shown
+
+
+@pytest.mark.parametrize("method", ["erm", "pde", "subsample"])
+def test_no_example_is_repeated_in_an_epoch(watch: Any, engine: Any, method: str) -> None:
+    _, seen, data = watch(method, engine())
+    assert len(seen.epochs) == 4
+    for epoch in seen.epochs:
+        assert set(epoch.values()) == {1}
+        assert method != "erm" or sorted(epoch) == list(range(len(data.train)))
+
+
+@pytest.mark.parametrize("method", ["erm", "pde", "subsample", "group_dro"])
+def test_group_counts_of_every_epoch_do_not_depend_on_the_order_of_storage(
+    watch: Any, engine: Any, method: str
+) -> None:
+    counts = []
+    for groups in ([0] * 30 + [1] * 6 + [2] * 8 + [3] * 16, [3, 0, 2, 0] * 8 + [3, 0, 1] * 6 + [3, 0] * 2 + [0] * 6):
+        _, seen, data = watch(method, engine(), groups)
+        by_group = [Counter(int(data.train.groups[i]) for i in epoch.elements()) for epoch in seen.epochs]
+        counts.append(by_group)
+    assert torch.equal(torch.bincount(torch.tensor(groups)), torch.tensor([30, 6, 8, 16]))
+    assert counts[0] == counts[1]
+
+
+DIFFICULT = {
+    "a group without training examples": [0, 1, 3] * 14,
+    "groups of one example": [0] * 20 + [2] * 20 + [1, 3],
+    "every group of one example": [0, 1, 2, 3],
+    "groups that are the classes": [1] * 17 + [2] * 5,
+}
+
+
+@each_pair
+@pytest.mark.parametrize("case", DIFFICULT)
+def test_works_with(train: Any, tiny: Any, case: str, method: str, optimizer: str) -> None:
+    run = train(tiny(DIFFICULT[case]), method, optimizer)
+    assert len(run.history) == 4
+    assert all(np.isfinite(row["train_loss"]) for row in run.history)
+    measured = run.results["train"]
+    assert {g: n for g, n in enumerate(measured["group_counts"]) if n} == Counter(DIFFICULT[case])
+    assert [accuracy is None for accuracy in measured["groups"]] == [count == 0 for count in measured["group_counts"]]
+
+
+class Rows(Dataset):
+    """A split's examples as a Dataset of single examples."""
+
+    def __init__(self, split: Split) -> None:
+        self.split = split
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return self.split.inputs[i], int(self.split.labels[i])
+
+
+@each_pair
+def test_a_dataset_gives_the_bits_of_tensors_in_memory(train: Any, tiny: Any, method: str, optimizer: str) -> None:
+    held = tiny()
+    read = Data(**{name: Split(Rows(split), groups=split.groups) for name, split in held.splits.items()})
+    first, second = train(held, method, optimizer), train(read, method, optimizer)
+    assert equal(weights(first), weights(second))
+    assert first.history == second.history
+    assert first.results["test"] == second.results["test"]
+
+
+@each_method
+def test_the_selection_says_which_examples_and_how_often(watch: Any, engine: Any, tmp_path: Path, method: str) -> None:
+    run, seen, data = watch(method, engine())
+    if run.selection is None:
+        assert method in ("erm", "group_dro")
+        return
+    run.selection.save(tmp_path / "selection.npz")
+    with np.load(tmp_path / "selection.npz", allow_pickle=False) as saved:
+        times = dict(zip(saved["indices"].tolist(), saved["times"].tolist(), strict=True))
+        assert str(saved["why"])
+    everything = dict.fromkeys(range(len(data.train)), 1)
+    whole = method in ("useful", "random_upsample")  # these show the rest as well, once
+    assert seen.epochs[-1] == ({**everything, **times} if whole else times)
+
+
+@each_method
+def test_the_registry_describes_it(method: str) -> None:
+    entry = METHODS[method]
+    assert entry.name == method
+    assert entry.summary
+    assert not entry.summary.endswith(".")
+    assert entry.control in METHODS

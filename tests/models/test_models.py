@@ -1,0 +1,196 @@
+"""The papers' networks against their formulas, and the factory that builds them."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from evenly import EvenlyError
+from evenly.models import MLP, MODELS, ConvNet, CubicCNN, factory
+
+
+@pytest.fixture(autouse=True)
+def _same_weights_every_time() -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def cubic(bias: bool, filters: int = 5, dimension: int = 4) -> CubicCNN:
+    model = CubicCNN(dimension, filters, bias, sigma_0=1.0, init="uniform" if bias else "normal").double()
+    if bias:
+        nn.init.normal_(model.bias)
+    return model
+
+
+def inputs(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_cubic_is_the_double_sum(bias: bool) -> None:
+    model, x = cubic(bias), inputs(6, 3, 4)
+    w, b = model.filters.tolist(), model.bias.tolist() if bias else [0.0] * 5
+    by_hand = [
+        sum((sum(a * v for a, v in zip(w[j], patch, strict=True)) + b[j]) ** 3 for j in range(5) for patch in example)
+        for example in x.tolist()
+    ]
+    assert model(x).tolist() == pytest.approx(by_hand, rel=1e-12)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_cubic_gradient_is_the_formula(bias: bool) -> None:
+    model, x = cubic(bias), inputs(6, 3, 4)
+    model(x).sum().backward()
+    z = torch.einsum("jd,npd->jnp", model.filters.detach(), x)
+    if bias:
+        z += model.bias.detach()[:, None, None]
+        torch.testing.assert_close(model.bias.grad, 3 * z.square().sum((1, 2)), rtol=1e-12, atol=0)
+    expected = 3 * torch.einsum("jnp,npd->jd", z.square(), x)
+    torch.testing.assert_close(model.filters.grad, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_cubic_ignores_the_order_of_patches() -> None:
+    model, x = cubic(True), inputs(6, 3, 4)
+    torch.testing.assert_close(model(x[:, [2, 0, 1]]), model(x), rtol=1e-12, atol=1e-12)
+
+
+def test_two_logits_of_the_authors_code_are_this_network_up_to_signs() -> None:
+    model, x = cubic(True, filters=6), inputs(6, 3, 4)
+    z = (x @ model.filters.T + model.bias) ** 3
+    flipped = CubicCNN(4, 6, bias=True).double()
+    sign = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0], dtype=torch.float64)
+    with torch.no_grad():
+        flipped.filters.copy_(model.filters * sign[:, None])
+        flipped.bias.copy_(model.bias * sign)
+    difference = z[..., :3].sum((1, 2)) - z[..., 3:].sum((1, 2))
+    torch.testing.assert_close(flipped(x), difference, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("sigma_0", "expected"), [(None, 0.1 / math.sqrt(50)), (0.3, 0.3)])
+def test_cubic_normal_initialisation(sigma_0: float | None, expected: float) -> None:
+    filters = CubicCNN(100, 200, sigma_0=sigma_0).filters.detach().double()
+    count = filters.numel()
+    assert float(filters.std()) == pytest.approx(expected, rel=5 / math.sqrt(2 * count))
+    assert abs(float(filters.mean())) < 5 * expected / math.sqrt(count)
+    assert float((filters**4).mean() / (filters**2).mean() ** 2) == pytest.approx(3, abs=5 * math.sqrt(24 / count))
+    assert CubicCNN(100, 200, bias=True).bias.count_nonzero() == 0
+    assert CubicCNN(100, 200).bias is None
+
+
+@pytest.mark.parametrize(("scale", "bound"), [(None, 0.1 / 10), (0.5, 0.5 / 10)])
+def test_cubic_uniform_initialisation_is_torchs_scaled(scale: float | None, bound: float) -> None:
+    model = CubicCNN(100, 2000, bias=True, sigma_0=scale, init="uniform")
+    for values in (model.filters.detach().double(), model.bias.detach().double()):
+        assert 0.99 * bound < float(values.abs().max()) <= bound * (1 + 1e-6)
+        assert float(values.std()) == pytest.approx(bound / math.sqrt(3), rel=5 / math.sqrt(values.numel()))
+
+
+def test_cubic_refuses_an_initialisation_that_is_not_there() -> None:
+    with pytest.raises(EvenlyError, match="init 'zeros' is not known"):
+        CubicCNN(4, init="zeros")
+
+
+def test_mlp_is_the_composition_of_its_layers() -> None:
+    model, x = MLP(6, 3, hidden=(5, 4)).double(), inputs(7, 2, 3)
+    weights = list(model.parameters())
+    assert [tuple(w.shape) for w in weights] == [(5, 6), (5,), (4, 5), (4,), (3, 4), (3,)]
+    h = x.reshape(7, 6)
+    for w, b in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+        h = (h @ w.T + b).clamp(min=0)
+    torch.testing.assert_close(model(x), h @ weights[-2].T + weights[-1])
+    assert [tuple(w.shape) for w in MLP(6, 3, hidden=()).parameters()] == [(3, 6), (3,)]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 5), (4, 4), (8, 8), (7, 13)])
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_convnet_takes_images_of_any_size(size: tuple[int, int], batch_norm: bool) -> None:
+    model = ConvNet(3, 4, width=2, batch_norm=batch_norm).double()
+    x = inputs(5, 3, *size).requires_grad_()
+    outputs = model(x)
+    assert outputs.shape == (5, 4)
+    assert any(isinstance(m, nn.BatchNorm2d) for m in model.modules()) == batch_norm
+    outputs.sum().backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "cubic-cnn": (3, 50),
+    "cubic-cnn-bias": (3, 50),
+    "convnet": (1, 8, 8),
+    "mlp": (5,),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_seed_alone_decides_the_weights_of_a_named_model(name: str) -> None:
+    def weights(seed: int) -> Tensor:
+        fresh, called = factory(name, SHAPES.get(name, (5,)), 2, seed)
+        assert called == name
+        first, second = (nn.utils.parameters_to_vector(fresh().parameters()) for _ in range(2))
+        assert torch.equal(first, second)
+        return first
+
+    first = weights(3)
+    torch.rand(5)
+    assert torch.equal(weights(3), first)
+    assert not torch.equal(weights(4), first)
+
+
+@pytest.mark.parametrize("model", ["mlp", lambda: nn.Sequential(nn.Linear(5, 2), nn.Dropout())])
+def test_building_leaves_the_global_random_state_alone(model: Any) -> None:
+    before = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
+    factory(model, (5,), 2, 0)[0]()
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
+    assert random.getstate() == before[2]
+
+
+def test_the_fresh_copies_of_a_given_module_share_nothing_with_it() -> None:
+    given = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
+    fresh, name = factory(given, (5,), 3, seed=0)
+    assert name == "Sequential as given"
+    copy = fresh()
+    kept = {key: value.clone() for key, value in given.state_dict().items()}
+    with torch.no_grad():
+        for value in copy.state_dict().values():
+            value.add_(1)
+    assert all(torch.equal(given.state_dict()[key], value) for key, value in kept.items())
+    assert all(torch.equal(fresh().state_dict()[key], value) for key, value in kept.items())
+
+
+def test_options_reach_a_named_model() -> None:
+    model = factory("mlp", (2, 3), 4, 0, hidden=(7,))[0]()
+    assert [tuple(p.shape) for p in model.parameters()] == [(7, 6), (7,), (4, 7), (4,)]
+    assert factory("cubic-cnn-bias", (3, 50), 2, 0)[0]().bias is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "classes", "message"),
+    [
+        ("mpl", (5,), 2, "no model is called 'mpl'; did you mean 'mlp'"),
+        ("cubic-cnn", (3, 50), 3, "cubic-cnn takes patches"),
+        ("cubic-cnn", (50,), 2, "cubic-cnn takes patches"),
+        ("convnet", (50,), 2, r"convnet takes images \(C, H, W\), not inputs \(50,\)"),
+        (3, (5,), 2, "a model is a name, .* not a int"),
+        (lambda: "a network", (5,), 2, "returned a str; it must build a torch.nn.Module"),
+    ],
+)
+def test_factory_refuses(model: Any, shape: tuple[int, ...], classes: int, message: str) -> None:
+    with pytest.raises(EvenlyError, match=message):
+        factory(model, shape, classes, 0)[0]()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_says_in_a_line_what_it_is(name: str) -> None:
+    make, summary = MODELS[name]
+    assert isinstance(make, Callable)
+    assert summary
+    assert "\n" not in summary

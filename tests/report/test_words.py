@@ -1,0 +1,205 @@
+"""Every branch of the verdicts, from summaries made by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from evenly.comparison import Comparison
+from evenly.report import sentences, words
+
+
+def difference(mean, low, high):
+    return {"mean": mean, "low": low, "high": high, "pairs": 1 if low is None else 3}
+
+
+def arm(name="useful+sgd", cost=1.12, **metrics):
+    """An arm that has a control of the same cost."""
+    method, optimizer = name.split("+")
+    other = "random_upsample" if method == "useful" else "erm"
+    return {
+        "arm": name,
+        "method": method,
+        "optimizer": optimizer,
+        "seeds": 3,
+        "control": f"{other}+sgd at the cost of {name}",
+        "control_of": None,
+        "cost_multiple": cost,
+        "control_cost_multiple": cost,
+        **{key: {"mean": 0.8, "sd": 0.01, "values": [0.79, 0.8, 0.81], "difference": d} for key, d in metrics.items()},
+    }
+
+
+def erm(**changes):
+    return {
+        "arm": "erm+sgd",
+        "method": "erm",
+        "optimizer": "sgd",
+        "seeds": 3,
+        "control": None,
+        "control_of": None,
+        "cost_multiple": 1.0,
+        "control_cost_multiple": None,
+        "accuracy": {"mean": 0.9, "sd": 0.01, "values": [0.89, 0.9, 0.91]},
+        "worst_group": {"mean": 0.6, "sd": 0.02, "values": [0.58, 0.6, 0.62]},
+        **changes,
+    }
+
+
+def table(*summary, rule="last", rows=()):
+    return Comparison("toys", list(rows), list(summary), {"rule": rule, "seeds": [0, 1, 2]})
+
+
+def verdict(*summary, rule="last"):
+    (found,) = words.verdicts(table(*summary, rule=rule))
+    return found
+
+
+RISE, FALL, NEITHER = (
+    difference(0.023, 0.011, 0.035),
+    difference(-0.02, -0.033, -0.007),
+    difference(-0.004, -0.019, 0.011),
+)
+
+
+def test_an_interval_above_zero_is_a_rise():
+    found = verdict(erm(), arm(accuracy=RISE))
+    assert found.outcome == "raised"
+    assert found.sentence == (
+        "useful with sgd raised accuracy by 2.3 points [1.1, 3.5] over random upsampling at the same cost (1.12x ERM)."
+    )
+
+
+def test_an_interval_below_zero_is_a_fall():
+    found = verdict(erm(), arm(accuracy=FALL))
+    assert found.outcome == "lowered"
+    assert "lowered accuracy: −2.0 points [−3.3, −0.7] against random upsampling" in found.sentence
+
+
+def test_an_interval_around_zero_did_not_help():
+    found = verdict(erm(), arm(accuracy=NEITHER))
+    assert found.outcome == "unclear"
+    assert "did not help accuracy: −0.4 points [−1.9, 1.1]" in found.sentence
+
+
+def test_a_positive_mean_in_an_interval_around_zero_is_no_clear_difference():
+    found = verdict(erm(), arm(accuracy=difference(0.01, -0.02, 0.04)))
+    assert found.outcome == "unclear"
+    assert "made no clear difference to accuracy: +1.0 points [−2.0, 4.0]" in found.sentence
+
+
+def test_touching_zero_is_not_a_rise():
+    assert words.outcome(difference(0.01, 0.0, 0.02)) == "unclear"
+    assert words.outcome(difference(0.0, 0.0, 0.0)) == "unclear"
+
+
+def test_one_seed_cannot_tell():
+    found = verdict(erm(seeds=1), arm(accuracy=difference(0.023, None, None)))
+    assert found.outcome == "untold"
+    assert "+2.3 points" in found.sentence
+    assert "one seed cannot tell" in found.sentence
+
+
+def test_no_seed_in_common():
+    found = verdict(erm(), arm(accuracy=difference(math.nan, None, None)))
+    assert found.outcome == "untold"
+    assert "nothing can be said" in found.sentence
+
+
+def test_the_rule_decides_the_headline():
+    entry = arm(accuracy=FALL, worst_group=RISE)
+    assert "raised worst-group accuracy by 2.3" in verdict(erm(), entry, rule="worst-group").sentence
+    assert "lowered accuracy" in verdict(erm(), entry, rule="average").sentence
+    assert "raised accuracy" in verdict(arm(accuracy=RISE), rule="worst-group").sentence  # there are no groups
+
+
+def test_the_price_of_the_worst_group():
+    found = verdict(erm(), arm(worst_group=RISE, train_weighted=FALL, accuracy=NEITHER), rule="worst-group")
+    assert any("at the price of the average" in note and "−2.0 points [−3.3, −0.7]" in note for note in found.notes)
+    free = verdict(erm(), arm(worst_group=RISE, train_weighted=NEITHER, accuracy=NEITHER), rule="worst-group")
+    assert free.notes == ()
+
+
+def test_the_worst_group_is_told_where_it_is_not_the_headline():
+    found = verdict(erm(), arm(accuracy=NEITHER, worst_group=FALL, train_weighted=NEITHER))
+    assert found.notes == ("Its worst group was lowered: −2.0 points [−3.3, −0.7].",)
+    found = verdict(erm(), arm(accuracy=NEITHER, worst_group=RISE, train_weighted=FALL))
+    assert "raised the worst group by 2.3 points [1.1, 3.5] at the price" in found.notes[0]
+
+
+def test_a_cheap_method_is_also_held_against_erm_in_full():
+    found = verdict(erm(), arm("pde+sgd", 0.07, accuracy=difference(0.4, 0.3, 0.5)))
+    assert "over ERM with sgd stopped at the same cost (0.07x ERM)" in found.sentence
+    assert found.notes == ("Against ERM with sgd in full (1.00x, 90.0%): −10.0 points [−10.0, −10.0].",)
+
+
+def test_longer_training_is_the_control_of_sam():
+    found = verdict(erm(), arm("erm+sam", 2.0, accuracy=NEITHER))
+    assert "against ERM with sgd trained on to the same cost (2.00x ERM)" in found.sentence
+
+
+def test_costs_that_differ_are_both_told():
+    entry = arm(accuracy=RISE) | {"control_cost_multiple": 1.5}
+    assert "random upsampling (1.12x ERM; the control 1.50x)" in verdict(erm(), entry).sentence
+
+
+def test_small_differences_keep_the_digits_they_need():
+    sentence = verdict(erm(), arm(accuracy=difference(0.0003, 0.0001, 0.0005))).sentence
+    assert "by 0.03 points [0.01, 0.05]" in sentence
+
+
+def test_the_opening_tells_where_erm_stands():
+    assert words.opening(table(erm())) == (
+        "On toys, ERM with sgd reaches 90.0% test accuracy and 60.0% in its worst group (mean of 3 seeds)."
+    )
+    ungrouped = {key: value for key, value in erm(seeds=1).items() if key != "worst_group"}
+    ungrouped["worst_class"] = ungrouped["accuracy"]
+    assert words.opening(table(ungrouped)).endswith("90.0% in its worst class (one seed).")
+    assert "ERM was not among the arms" in words.opening(table(arm(accuracy=RISE)))
+
+
+@pytest.mark.parametrize(
+    ("row", "split"),
+    [({"test": {"accuracy": 1}}, "test"), ({"validation": {"accuracy": 1}}, "validation"), ({}, "training")],
+)
+def test_the_split_is_named(row, split):
+    assert f"{split} accuracy" in words.opening(table(erm(), rows=[row]))
+
+
+def test_the_cost_is_told():
+    assert words.closing(table(erm(), arm(accuracy=RISE), arm("pde+sgd", 0.07, accuracy=RISE))) == [
+        "Costs run from 0.07x what ERM costs (pde with sgd) to 1.12x (useful with sgd)."
+    ]
+    assert words.closing(table(erm())) == ["ERM with sgd cost 1.00x what ERM costs."]
+    same = arm("group_dro+sgd", 1.0, accuracy=RISE)
+    assert words.closing(table(erm(), same)) == ["Every arm cost 1.00x what ERM costs."]
+
+
+def test_missing_controls_are_told():
+    bare = arm(accuracy=RISE) | {"control": None}
+    assert words.verdicts(table(erm(), bare)) == []
+    assert "No control of equal cost was run for useful with sgd" in words.closing(table(erm(), bare))[0]
+
+
+def test_controls_get_no_verdict_and_sentences_are_in_order():
+    control = erm(arm="erm+sgd at the cost of pde+sgd", control_of="pde+sgd", cost_multiple=0.07)
+    told = sentences(table(erm(), arm(accuracy=RISE), arm("pde+sgd", 0.07, accuracy=NEITHER), control))
+    assert len(told) == 4
+    assert told[0].startswith("On toys")
+    assert told[1].startswith("useful with sgd raised")
+    assert told[2].startswith("pde with sgd did not help")
+    assert told[3].startswith("Costs run from 0.07x")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1.53, "1.5 s"), (48.2, "48 s"), (125.0, "2 min 5 s"), (3780.0, "1 h 3 min")]
+)
+def test_durations(seconds, text):
+    assert words.duration(seconds) == text
+
+
+def test_numbers_that_are_missing():
+    assert words.percent(None) == words.number(math.nan) == words.times(None) == "–"
+    assert words.times(0.0034) == "0.0034x"
+    assert words.signed(-0.00001) == "0.0"
