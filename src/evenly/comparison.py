@@ -179,9 +179,20 @@ class _Seed:
     def dataset(self, seed: int) -> Data:
         return self.data(seed) if _is_law(self.data) else as_data(self.data, seed, self.data_options)
 
+    def _options(self, seed: int) -> dict[str, dict[str, Any]]:
+        """What each method has of its own, from the data's recipe and from the user."""
+        recipe = self.dataset(seed).recipe.get("options", {})
+        used = dict.fromkeys(method for method, _ in _arms(self.methods, self.optimizers))
+        merged = {
+            method: {k: v for k, v in recipe.get(method, {}).items() if k not in self.settings}
+            | self.options.get(method, {})
+            for method in used
+        }
+        return {method: options for method, options in merged.items() if options}
+
     def plan(self, seeds: list[int]) -> dict[str, Any]:
         return {
-            "methods": self.methods, "optimizers": self.optimizers, "seeds": seeds, "options": self.options,
+            "methods": self.methods, "optimizers": self.optimizers, "seeds": seeds, "options": self._options(seeds[0]),
             "data_options": self.data_options, "settings": _plain(self.settings),
         }  # fmt: skip
 

@@ -86,6 +86,7 @@ class Data:
     Args:
         train, validation, test: the splits; only `train` is needed to train, `test` to report.
         name: how reports call it.
+        about: what it is, in a sentence or two, for those who read a report.
         class_names, group_names: how reports call label k and group g.
         observe: called with the network after every epoch; what it returns goes into the metrics
             (the patch law reports alignments with its planted directions).
@@ -98,6 +99,7 @@ class Data:
     validation: Any = None
     test: Any = None
     name: str = "data"
+    about: str = ""
     class_names: Sequence[str] | None = None
     group_names: Sequence[str] | None = None
     observe: Callable[[nn.Module], dict[str, float]] | None = None

@@ -37,6 +37,9 @@ def shortcut_digits(rate: float = 0.97, brightness: float = 1.0, seed: int = 0) 
     return Data(
         **splits,
         name="shortcut-digits",
+        about=f"Real 8x8 images: is the digit 0-4 or 5-9? A bright edge, left or right, gives the answer away on "
+        f"{rate:.0%} of the training images and is wrong on the rest. "
+        "Validation and test show every image with both edges.",
         class_names=CLASS_NAMES,
         group_names=[f"{digits}, {edge} edge" for digits in CLASS_NAMES for edge in ("left", "right")],
         recipe=_RECIPE | {"select": "worst-group", "options": _OPTIONS},
@@ -54,6 +57,8 @@ def partial_digits(missing: float = 0.1, brightness: float = 1.0, seed: int = 0)
     return Data(
         **splits,
         name="partial-digits",
+        about="Real 8x8 images: is the digit 0-4 or 5-9? A bright edge, left or right, gives the answer away, but "
+        f"{missing:.0%} of the images have none, in test as in training.",
         class_names=CLASS_NAMES,
         group_names=[f"{digits}, {edge}" for digits in CLASS_NAMES for edge in ("bright edge", "no edge")],
         recipe=_RECIPE,

@@ -77,6 +77,7 @@ class PatchLaw:
             values = alignment(filters, *planted)
             return {f"alignment_{feature}": value for feature, value in zip(features, values, strict=True)}
 
+        agreement = "present" if self.otherwise == "absent" else "agrees"
         if count < 1:
             raise EvenlyError(f"n {count} leaves the training set empty; give at least 1")
         return Data(
@@ -84,8 +85,12 @@ class PatchLaw:
             validation=self.sample(max(count // 4, 1), seed, "validation"),
             test=self.sample(count, seed, "test"),
             name=name,
+            about=f"Two classes of {self.patches} patches in {self.dimension} dimensions. The weak feature "
+            f"({features[1]}, strength {self.weak:g}) always tells the class; "
+            f"the strong one ({features[0]}, strength {self.strong:g}) "
+            f"does on {self.alpha:.0%} of the examples and is {self.otherwise} on the rest.",
             class_names=("-1", "+1"),
-            group_names=[f"y={y}, {features[0]} {how}" for y in ("-1", "+1") for how in ("agrees", self.otherwise)],
+            group_names=[f"y={y}, {features[0]} {how}" for y in ("-1", "+1") for how in (agreement, self.otherwise)],
             observe=observe,
             recipe=recipe,
             options={"n": count, "seed": seed, **asdict(self)},

@@ -215,8 +215,8 @@ class GroupBalanced(EpochSampler):
         return self._total
 
 
-def _as_groups(groups: Any) -> Tensor:
-    groups = torch.as_tensor(groups).cpu()
+def _as_groups(given: Any) -> Tensor:
+    groups: Tensor = torch.as_tensor(given).cpu()
     if groups.ndim != 1 or not len(groups) or groups.is_floating_point() or groups.dtype == torch.bool:
         raise EvenlyError(
             f"groups of shape {tuple(groups.shape)} and type {groups.dtype} cannot be balanced; give integers (N,)"
@@ -228,7 +228,7 @@ def _as_additions(add: Any) -> int | list[int] | Literal["all"]:
     if isinstance(add, str) and add == "all":
         return "all"
     sizes = np.asarray(add)
-    if sizes.dtype.kind not in "iu" or sizes.ndim > 1:
+    if (sizes.size and sizes.dtype.kind not in "iu") or sizes.ndim > 1:
         raise EvenlyError(f"add {add!r} is no number of examples; give a whole number, a list of them, or 'all'")
     if (sizes < 0).any():
         raise EvenlyError(f"add {add} would take examples away; give numbers from 0")

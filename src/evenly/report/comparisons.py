@@ -12,7 +12,20 @@ from evenly.engine.folder import read_json
 from evenly.engine.run import Run, Selection
 from evenly.experiment import resolve
 from evenly.report import figures, words
-from evenly.report.blocks import Block, Cell, Gallery, Panel, Panels, Row, Section, Settings, Table, Verdicts, Whisker
+from evenly.report.blocks import (
+    Block,
+    Cell,
+    Gallery,
+    Panel,
+    Panels,
+    Prose,
+    Row,
+    Section,
+    Settings,
+    Table,
+    Verdicts,
+    Whisker,
+)
 from evenly.report.examples import minority_shares, picked_and_others
 from evenly.report.figures import Bar, Curve, Look
 from evenly.report.settings import as_text, setting_pairs, size_pairs
@@ -46,6 +59,7 @@ def section(table: Comparison, data: Data | None, number: int) -> Section:
     looks = arm_looks(table)
     prefix = f"d{number}"
     blocks: list[Block | None] = [
+        Prose([data.about]) if data is not None and data.about else None,
         run_settings(table, data),
         results(table, looks),
         alignments(table, looks, f"{prefix}-alignment"),
@@ -73,7 +87,7 @@ def run_settings(table: Comparison, data: Data | None) -> Settings:
         ("model", str(plan.get("model", ""))),
         *setting_pairs(settings, str(plan.get("rule", ""))),
         ("epochs where they differ", _other_epochs(table, settings.get("epochs"))),
-        ("method options", as_text(plan.get("options") or {})),
+        *((f"{method}'s own", as_text(options)) for method, options in (plan.get("options") or {}).items()),
         ("data options", as_text(plan.get("data_options") or {})),
         *size_pairs(data),
     ]
