@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -14,7 +14,7 @@ from evenly import __version__
 from evenly.errors import EvenlyError
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="Make networks learn every predictive feature in their data, not only the easy ones, and see if they did.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
@@ -192,7 +192,10 @@ def compare(
 
 @app.command()
 def methods(as_json: Json = False) -> None:
-    """List the methods."""
+    """List the methods.
+
+    Example: evenly methods --json
+    """
     from evenly.methods import METHODS
 
     _list(
@@ -206,32 +209,39 @@ def methods(as_json: Json = False) -> None:
 
 @app.command()
 def datasets(as_json: Json = False) -> None:
-    """List the data sets that come with evenly."""
-    import inspect
+    """List the data sets that come with evenly.
 
-    from evenly.data import DATASETS
+    Example: evenly datasets
+    """
+    from evenly.data import DATASETS, law_options
 
-    rows = {}
-    for name, law in DATASETS.items():
-        options = {p.name: p.default for p in inspect.signature(law).parameters.values() if p.name != "seed"}
-        rows[name] = _with_options((law.__doc__ or "").splitlines()[0], options)
+    rows = {
+        name: _with_options((law.__doc__ or "").splitlines()[0], law_options(name)) for name, law in DATASETS.items()
+    }
     rows["FILE.npz"] = "your own arrays: x (N, ...), y (N,), optionally groups (N,) and split (N,)"
     _list(rows, as_json)
 
 
 @app.command()
 def models(as_json: Json = False) -> None:
-    """List the models."""
+    """List the models.
+
+    Example: evenly models
+    """
     from evenly.models import MODELS
 
     _list({name: summary for name, (_, summary) in MODELS.items()}, as_json)
 
 
 @app.callback(invoke_without_command=True)
-def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def version(
+    context: typer.Context, show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
     if show:
         print(f"evenly {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def main() -> None:
@@ -243,9 +253,12 @@ def main() -> None:
     except _UsageError as error:
         _fail(error.format_message())
     except (KeyboardInterrupt, typer.Abort):
-        print("evenly: stopped; the same command goes on where it stopped", file=sys.stderr)
-        sys.exit(130)
+        _stopped()
+    except OSError as error:
+        _fail(str(error))
     else:
+        if code == INTERRUPTED:
+            _stopped()
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -254,7 +267,15 @@ _UsageError: type[Any] = typer.BadParameter.__bases__[
 ]  # click's, which newer versions of typer bring along under their own name
 
 
-def _fail(message: str) -> None:
+INTERRUPTED = 130  # what typer makes of Ctrl-C
+
+
+def _stopped() -> NoReturn:
+    print("evenly: stopped; the same command goes on where it stopped", file=sys.stderr)
+    sys.exit(INTERRUPTED)
+
+
+def _fail(message: str) -> NoReturn:
     print(f"evenly: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
 
@@ -303,7 +324,7 @@ def _settings(
     }  # fmt: skip
     settings = {key: value for key, value in given.items() if value is not None}
     if batch_size is not None:
-        if batch_size != "full" and not batch_size.isdigit():
+        if batch_size != "full" and not batch_size.isdecimal():
             raise EvenlyError(f"batch-size {batch_size!r} is not a number of examples; give a whole number or 'full'")
         settings["batch_size"] = None if batch_size == "full" else int(batch_size)
     return settings

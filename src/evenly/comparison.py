@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,13 @@ import torch
 
 from evenly.data import Data
 from evenly.engine import Run
-from evenly.engine.folder import read_json, write_json
+from evenly.engine.folder import holds_something, make_folder, read_json, write_json
 from evenly.engine.progress import Progress
 from evenly.errors import EvenlyError, unknown
-from evenly.experiment import DEFAULTS, Model, as_data, erm_cost, resolve, train
-from evenly.methods import METHODS, find
+from evenly.experiment import KINDS, Model, as_data, erm_cost, name_of, resolve, train
+from evenly.methods import find
 from evenly.optim.registry import OPTIMIZERS, PLAIN
+from evenly.options import checked, kinds_of
 
 METRICS = ("accuracy", "worst_group", "train_weighted", "worst_class")
 
@@ -93,6 +96,7 @@ def compare(
             for position, seed in enumerate(seeds):
                 done[seed] = job(seed, partial(_part_of, bar, position, len(seeds)))
         else:
+            _check_sendable(job)
             pool = ProcessPoolExecutor(min(jobs, len(seeds)), get_context("spawn"), _worker)
             try:
                 waiting = {pool.submit(job, seed): seed for seed in seeds}
@@ -193,7 +197,8 @@ class _Seed:
     def plan(self, seeds: list[int]) -> dict[str, Any]:
         return {
             "methods": self.methods, "optimizers": self.optimizers, "seeds": seeds, "options": self._options(seeds[0]),
-            "data_options": self.data_options, "settings": _plain(self.settings),
+            "data_options": self.data_options,
+            "settings": {key: name_of(value) for key, value in self.settings.items()},
         }  # fmt: skip
 
 
@@ -205,12 +210,13 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     summary = []
     for arm, runs in by_arm.items():
         first = next(iter(runs.values()))
-        control = by_arm.get(first["control"]) if first["control"] else None
+        # where a method costs what ERM costs in some seeds only, seeds differ in their control
+        control = {seed: by_arm[run["control"]][seed] for seed, run in runs.items() if run["control"]}
         entry: dict[str, Any] = {
             "arm": arm, "method": first["method"], "optimizer": first["optimizer"], "seeds": len(runs),
             "control": first["control"], "control_of": first["control_of"], "rule": first["rule"],
             "cost_multiple": _mean([run["cost_multiple"] for run in runs.values()]),
-            "control_cost_multiple": control and _mean([run["cost_multiple"] for run in control.values()]),
+            "control_cost_multiple": _mean([run["cost_multiple"] for run in control.values()]) if control else None,
         }  # fmt: skip
         for metric in METRICS:
             values = {seed: _test(run, metric) for seed, run in runs.items()}
@@ -221,12 +227,13 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "sd": _sd(values.values()),
                 "values": list(values.values()),
             }
-            if control is not None:
+            if control:
                 entry[metric]["difference"] = paired(
                     [values[seed] - _test(control[seed], metric) for seed in values if seed in control]
                 )
         if "groups" in (first.get("test") or first.get("validation") or {}):
-            entry["groups"] = [_mean(column) for column in zip(*(_groups(run) for run in runs.values()), strict=True)]
+            columns = zip_longest(*(_groups(run) for run in runs.values()))
+            entry["groups"] = [_mean(column) if any(v is not None for v in column) else None for column in columns]
         summary.append(entry)
     return summary
 
@@ -275,13 +282,11 @@ def _check(
     for optimizer in [optimizer for _, optimizer in arms]:
         if optimizer not in OPTIMIZERS:
             raise unknown("optimizer", optimizer, OPTIMIZERS)
-    for setting in settings:
-        if setting not in DEFAULTS:
-            raise unknown("setting", setting, DEFAULTS)
+    checked("setting", settings, KINDS)
     for method, given in options.items():
-        for option in given:
-            if option not in (known := [*METHODS[method].options, *DEFAULTS]):
-                raise unknown(f"option of {method}", option, known)
+        own = find(method)
+        kinds = kinds_of(own.run)
+        checked(f"option of {method}", given, KINDS | {name: kinds[name] for name in own.options})
     if not arms or not seeds:
         raise EvenlyError("there is nothing to compare; give at least one method, one optimizer and one seed")
     if len(set(seeds)) != len(seeds):
@@ -304,13 +309,13 @@ def _open(
         "model": model if isinstance(model, str) or model is None else type(model).__name__,
         "data_options": data_options,
         "options": options,
-        "settings": _plain(settings),
+        "settings": {key: name_of(value) for key, value in settings.items()},
     }
     there = read_json(path / "config.json")
     if there is None:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if holds_something(path) or path.is_file():
             raise EvenlyError(f"{path} is not empty and holds no comparison; choose another out")
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         write_json(path / "config.json", config)
     elif there != json.loads(json.dumps(config)):
         raise EvenlyError(
@@ -327,6 +332,15 @@ def _is_law(data: Any) -> bool:
     return callable(data) and not isinstance(data, Data)
 
 
+def _check_sendable(job: _Seed) -> None:
+    try:
+        pickle.dumps(job)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise EvenlyError(
+            f"this model or data cannot be sent to another process ({error}); use jobs=1, or give both by name"
+        ) from None
+
+
 def _worker() -> None:
     torch.set_num_threads(1)
     # at Ctrl-C the parent says what there is to say; what a worker has written is whole at any moment
@@ -335,13 +349,6 @@ def _worker() -> None:
 
 def _slug(arm: str) -> str:
     return arm.replace(" at the cost of ", "--").replace("+", "-")
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: getattr(value, "__qualname__", "a function") if callable(value) else value
-        for key, value in settings.items()
-    }
 
 
 def _test(row: dict[str, Any], metric: str) -> Any:

@@ -6,8 +6,9 @@ run.model, run.results, run.history
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from evenly.errors import EvenlyError, unknown
 from evenly.methods import METHODS, find
 from evenly.models import factory
 from evenly.optim.registry import builder
+from evenly.options import checked
+from evenly.randomness import derive, isolated, reseed
 
 Model = str | nn.Module | Callable[[], nn.Module]
 
@@ -42,6 +45,21 @@ DEFAULTS: dict[str, Any] = {
     "model_options": {},
 }
 """What is used where neither the user nor the data's recipe says otherwise."""
+
+KINDS: dict[str, Any] = {
+    "model": Any,
+    "epochs": int,
+    "batch_size": int | None,
+    "lr": float,
+    "momentum": float,
+    "weight_decay": float,
+    "rho": float,
+    "schedule": Any,
+    "select": str,
+    "evaluate_every": int | None,
+    "model_options": Any,
+}
+"""Of what kind each setting is."""
 
 
 def train(
@@ -73,58 +91,49 @@ def train(
             ("last", "average", "worst-group", "worst-class"), evaluate_every, model_options; anything else is an
             option of the method.
     """
-    data = as_data(data, seed, data_options or {})
-    chosen = find(method)
-    plan, options = resolve(data, method, settings)
-    if options.keys() - chosen.options.keys():
-        option = sorted(options.keys() - chosen.options.keys())[0]
-        raise unknown(f"setting or option of {method}", option, [*DEFAULTS, *chosen.options])
-    if budget is not None and method not in (controls := sorted({m.control for m in METHODS.values()})):
-        raise EvenlyError(f"budget does not apply to {method}; it is for {' and '.join(controls)}")
-    if model is None:
-        model = plan["model"]
-    shape = tuple(data.train.example_shape)
-    fresh, model_name = factory(model, shape, data.classes, seed, **plan["model_options"])
-    _fits(fresh(), data)
-    config = {
-        "data": {"name": data.name, "fingerprint": data.fingerprint(), **data.options},
-        "model": {"name": model_name, "options": plan["model_options"]},
-        "method": {"name": method, "options": options},
-        "optimizer": optimizer if isinstance(optimizer, str) else getattr(optimizer, "__qualname__", "a function"),
-        "settings": {
-            key: (value if not callable(value) else getattr(value, "__qualname__", "a function"))
-            for key, value in plan.items()
-            if key not in ("model", "model_options")
-        },
-        "budget": budget,
-        "seed": seed,
-    }
-    build = builder(
-        optimizer,
-        lr=plan["lr"],
-        momentum=plan["momentum"],
-        weight_decay=plan["weight_decay"],
-        rho=plan["rho"],
-    )
-    with Progress(f"{data.name}: {method}, {config['optimizer']}", show=progress is None) as bar:
-        engine = dict(
-            epochs=plan["epochs"], optimizer=build, schedule=find_schedule(plan["schedule"]),
-            batch_size=plan["batch_size"], select=plan["select"], evaluate_every=plan["evaluate_every"],
-            budget=budget, seed=seed, device=as_device(device), workers=workers, progress=progress or bar,
-        )  # fmt: skip
-        Fit(**engine)  # settings that cannot work are said before a folder is made
-        folder = None if out is None else Folder(out, config)
-        run = chosen(fresh, data, Fit(**engine, folder=folder), **options)
-    run.results = _results(run, data, config, erm_cost(data, resolve(data, "erm", settings)[0]["epochs"]))
-    if folder is not None:
-        if run.selection is not None:
-            run.selection.save(folder.path / "selection.npz")
-        if folder.results is None:
-            write_json(folder.path / "results.json", run.results)
-        from evenly.report import run_page
-
-        run_page(run, data, config, folder.path / "report.html")
+    seed = int(seed)
+    with isolated(derive(seed, "train")):
+        data = as_data(data, seed, data_options or {})
+        chosen = find(method)
+        plan, options = resolve(data, method, settings)
+        model = plan["model"] if model is None else model
+        if budget is not None and method not in (controls := sorted({m.control for m in METHODS.values()})):
+            raise EvenlyError(f"budget does not apply to {method}; it is for {' and '.join(controls)}")
+        fresh, model_name = factory(model, data.train.example_shape, data.classes, seed, **plan["model_options"])
+        _check_fit(fresh(), data)
+        config = {
+            "data": {"name": data.name, "fingerprint": data.fingerprint(), **data.options},
+            "model": {"name": model_name, "options": plan["model_options"], "fingerprint": fingerprint(fresh())},
+            "method": {"name": method, "options": options},
+            "optimizer": name_of(optimizer),
+            "settings": {key: name_of(value) for key, value in plan.items() if key not in ("model", "model_options")},
+            "budget": budget,
+            "seed": seed,
+        }
+        rates = {key: plan[key] for key in ("lr", "momentum", "weight_decay", "rho")}
+        with Progress(f"{data.name}: {method}, {config['optimizer']}", show=progress is None) as bar:
+            fit = Fit(
+                plan["epochs"], builder(optimizer, **rates), find_schedule(plan["schedule"]), plan["batch_size"],
+                plan["select"], plan["evaluate_every"], budget, seed, as_device(device), workers,
+                folder=None if out is None else Folder(out, config), progress=progress or bar,
+            )  # fmt: skip
+            run = chosen(fresh, data, fit, **options)
+        run.results = _results(
+            run, data, config, erm_cost(data, resolve(data, "erm", settings, strict=False)[0]["epochs"])
+        )
+        if fit.folder is not None:
+            _leave_behind(run, data, config, fit.folder)
     return run
+
+
+def _leave_behind(run: Run, data: Data, config: dict[str, Any], folder: Folder) -> None:
+    from evenly.report import run_page
+
+    if run.selection is not None:
+        run.selection.save(folder.path / "selection.npz")
+    if folder.results is None:
+        write_json(folder.path / "results.json", run.results)
+    run_page(run, data, config, folder.path / "report.html")
 
 
 def as_data(data: Any, seed: int, options: dict[str, Any]) -> Data:
@@ -148,12 +157,34 @@ def as_device(name: str) -> torch.device:
     return device
 
 
-def resolve(data: Data, method: str, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(settings of training, options of the method): from the user, else the data's recipe, else the defaults."""
+def resolve(
+    data: Data, method: str, settings: Mapping[str, Any], strict: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(settings of training, options of the method): from the user, else the data's recipe, else the defaults.
+
+    `strict` refuses what the method has no option for; without it such settings are left out.
+    """
     recipe = dict(data.recipe)
-    given = recipe.pop("options", {}).get(method, {}) | settings
-    plan = DEFAULTS | recipe | {key: value for key, value in given.items() if key in DEFAULTS}
-    return plan, {key: value for key, value in given.items() if key not in DEFAULTS}
+    given = recipe.pop("options", {}).get(method, {}) | dict(settings)
+    own = find(method)
+    if strict and (foreign := [name for name in given if name not in KINDS and name not in own.options]):
+        raise unknown(f"setting or option of {method}", foreign[0], [*KINDS, *own.options])
+    plan = DEFAULTS | recipe | checked("setting", {k: v for k, v in given.items() if k in KINDS}, KINDS)
+    return plan, own.checked({name: value for name, value in given.items() if name in own.options})
+
+
+def name_of(value: Any) -> Any:
+    """A function by its name, for a configuration; anything else as it is."""
+    return getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Sixteen hex digits that change when any initial weight does."""
+    digest = hashlib.sha256()
+    for key, value in model.state_dict().items():
+        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def erm_cost(data: Data, epochs: int) -> float:
@@ -161,9 +192,11 @@ def erm_cost(data: Data, epochs: int) -> float:
     return float(epochs * len(data.train))
 
 
-def _fits(model: nn.Module, data: Data) -> None:
+def _check_fit(model: nn.Module, data: Data) -> None:
     """Try two examples, so that a network that does not go with the data is said in one line."""
     split = data.train
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise EvenlyError("the model has no parameter that requires gradients; there is nothing to train")
     if isinstance(split.inputs, torch.Tensor):
         x = split.inputs[:2].clone()
     else:
@@ -173,9 +206,9 @@ def _fits(model: nn.Module, data: Data) -> None:
         with torch.no_grad():
             outputs = model.eval()(x)
     except Exception as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise EvenlyError(
-            f"the model cannot take inputs of shape {tuple(x.shape[1:])} and type {x.dtype} "
-            f"({str(error).splitlines()[0]}); choose a model that can"
+            f"the model cannot take inputs of shape {tuple(x.shape[1:])} and type {x.dtype} ({said}); choose another"
         ) from error
     expected = "(N,) or (N, 1) or (N, 2)" if data.classes == 2 else f"(N, {data.classes})"
     good = isinstance(outputs, torch.Tensor) and (
@@ -200,6 +233,7 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
         "chosen": None if run.selection is None else len(run.selection.indices),
     }  # fmt: skip
     for name, split in data.splits.items():
+        reseed(derive(config["seed"], "results", name))
         outputs = outputs_of(run.model, Batches(split, config["settings"]["batch_size"], device)).cpu()
         row[name] = measure(outputs, split, data)
         if not math.isfinite(row[name]["loss"]):

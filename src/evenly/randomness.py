@@ -6,9 +6,11 @@ No random state has to be saved for a run to resume exactly, and the global rand
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 
@@ -25,16 +27,26 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
 
 @contextmanager
 def isolated(seed: int | None = None) -> Iterator[None]:
-    """Run a block on torch's global random state without leaving a trace in it; seed it first if asked."""
+    """Run a block on the global random states (torch's, numpy's, Python's) and leave no trace; seed them if asked."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        if seed is not None:
-            reseed(seed)
-        yield
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=devices):
+            if seed is not None:
+                reseed(seed)
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002
 
 
 def reseed(seed: int) -> None:
-    """Seed torch's global generators. `torch.manual_seed` would queue a call for every device that is not there."""
+    """Seed the global generators, which a user's Dataset may draw from.
+
+    `torch.manual_seed` would queue a call for every kind of device that is not there.
+    """
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(seed)

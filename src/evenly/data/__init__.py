@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from evenly.data.digits import partial_digits, shortcut_digits
 from evenly.data.patches import PatchLaw, patches, spurious_patches
 from evenly.data.samplers import Everything, GroupBalanced, ProgressiveExpansion, Upsample
 from evenly.errors import EvenlyError, unknown
+from evenly.options import checked, kinds_of, options_of
 
 __all__ = [
     "DATASETS",
@@ -23,6 +23,7 @@ __all__ = [
     "ProgressiveExpansion",
     "Split",
     "Upsample",
+    "law_options",
     "load",
 ]
 
@@ -46,8 +47,12 @@ def load(source: str | Path, seed: int = 0, **options: Any) -> Data:
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
     law = DATASETS[name]
-    known = [parameter for parameter in inspect.signature(law).parameters if parameter != "seed"]
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of {name}", option, known)
-    return law(**options, seed=seed)
+    kinds = kinds_of(law)
+    return law(
+        **checked(f"option of {name}", options, {option: kinds[option] for option in law_options(name)}), seed=seed
+    )
+
+
+def law_options(name: str) -> dict[str, Any]:
+    """The options of a named law, with their defaults."""
+    return options_of(DATASETS[name], leave_out=("seed",))

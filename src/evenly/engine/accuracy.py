@@ -52,7 +52,7 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
     weighted = None
     if train_groups is not None:
         share = _members(train_groups, count).sum(0).double().to(right.device) * present
-        weighted = float((share * per_group.nan_to_num()).sum() / share.sum())
+        weighted = float((share * per_group.nan_to_num()).sum() / share.sum()) if bool(share.any()) else None
     masked = torch.where(present, per_group, torch.inf)
     return GroupAccuracy(per_group, counts, float(masked.min()), int(masked.argmin()), float(right.mean()), weighted)
 

@@ -186,6 +186,7 @@ class _Loop:
             self.cost,
             self.fit.select,
             self.epoch if self.best is None else self.best["epoch"],
+            self.fit.seed,
             self.evaluation_cost,
             self.seconds,
             out=None if self.fit.folder is None else self.fit.folder.path,

@@ -55,7 +55,7 @@ class Folder:
             raise EvenlyError(f"{self.path} is a file; give a folder as out")
         there = read_json(self.path / "config.json")
         if there is None:
-            if self.path.exists() and any(p for p in self.path.iterdir() if not p.name.startswith(".")):
+            if holds_something(self.path):
                 raise EvenlyError(f"{self.path} is not empty and holds no run; choose another out")
         elif there != self.config:
             raise EvenlyError(
@@ -64,8 +64,8 @@ class Folder:
 
     def make(self) -> None:
         """Make the folder. It comes with the first thing to keep, so that a run refused at its start leaves none."""
+        make_folder(self.path)
         if not (self.path / "config.json").exists():
-            self.path.mkdir(parents=True, exist_ok=True)
             write_json(self.path / "config.json", self.config)
         (self.path / "checkpoint").mkdir(exist_ok=True)
 
@@ -120,6 +120,19 @@ class Folder:
         with atomic(self.path / "metrics.jsonl") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
         return rows
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EvenlyError(f"{path} cannot be made ({error.strerror}); choose another out") from None
+
+
+def holds_something(path: Path) -> bool:
+    """Whether a folder is there and not empty; what a kill left half-written (a dot file) does not count."""
+    return path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir())
 
 
 def read_json(path: Path) -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from evenly.data.contract import Split
 from evenly.engine.batches import Batches, outputs_of
 from evenly.engine.folder import atomic
+from evenly.randomness import derive, isolated
 
 FORWARD = 1 / 3
 """What a forward pass alone costs, in example-gradients."""
@@ -58,6 +59,7 @@ class Run:
     cost: float
     rule: str
     selected_epoch: int
+    seed: int = 0
     evaluation_cost: float = 0.0
     seconds: float = 0.0
     selection: Selection | None = None
@@ -68,4 +70,5 @@ class Run:
         """The network's outputs on a split, in order, in eval mode, on the CPU; counted as a method's own cost."""
         device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         self.cost += FORWARD * len(split)
-        return outputs_of(self.model, Batches(split, None, device)).cpu()
+        with isolated(derive(self.seed, "outputs", split.name)):
+            return outputs_of(self.model, Batches(split, None, device)).cpu()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import nn
 from evenly.data.contract import Data
 from evenly.engine import Fit, Run
 from evenly.errors import EvenlyError, unknown
+from evenly.options import checked, kinds_of, options_of
 
 Factory = Callable[[], nn.Module]
 
@@ -29,14 +29,16 @@ class Method:
     @property
     def options(self) -> dict[str, Any]:
         """The method's own options with their defaults."""
-        parameters = inspect.signature(self.run).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        return options_of(self.run)
+
+    def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options given, if the method has them and can use their values."""
+        kinds = kinds_of(self.run)
+        return checked(f"option of {self.name}", options, {name: kinds[name] for name in self.options})
 
     def __call__(self, model: Factory, data: Data, fit: Fit, **options: Any) -> Run:
         """Check what the method asks for, then run it."""
-        for option in options:
-            if option not in self.options:
-                raise unknown(f"option of {self.name}", option, self.options)
+        options = self.checked(options)
         if self.needs_groups:
             if data.train.groups is None:
                 raise EvenlyError(

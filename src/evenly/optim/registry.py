@@ -59,4 +59,8 @@ def builder(
         raise EvenlyError(f"lr {lr} does not train; give a number above 0")
     settings: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "rho": rho}
     make = OPTIMIZERS[name_or_function][0]
+    try:
+        make([Parameter(torch.zeros(1))], **settings)
+    except ValueError as error:
+        raise EvenlyError(f"{name_or_function} cannot be built: {error}; give a number from 0") from None
     return lambda params: make(params, **settings)

@@ -1,0 +1,68 @@
+"""Options by name: which there are, and whether a value is of the kind that was asked for."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, Literal
+
+from evenly.errors import EvenlyError, unknown
+
+
+def options_of(function: Callable[..., Any], *, leave_out: Sequence[str] = ()) -> dict[str, Any]:
+    """The options of a function, its parameters with a default, and what they default to."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in leave_out}
+
+
+def kinds_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotation of each of a function's parameters."""
+    return typing.get_type_hints(function)
+
+
+def checked(owner: str, given: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """The options given, with numpy's numbers as Python's; refused by name or by value if they cannot be used.
+
+    Args:
+        owner: whose options they are, for the message: "option of pde".
+        kinds: the annotation of every option there is.
+    """
+    options = {}
+    for name, value in given.items():
+        if name not in kinds:
+            raise unknown(owner, name, kinds)
+        plain = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+        if not _is(plain, kinds[name]):
+            raise EvenlyError(f"{name} {plain!r} cannot be used; give {_spoken(kinds[name])}")
+        options[name] = plain
+    return options
+
+
+def _is(value: Any, kind: Any) -> bool:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return any(_is(value, part) for part in typing.get_args(kind))
+    if origin is Literal:
+        return isinstance(value, str) and value in typing.get_args(kind)
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        (item,) = typing.get_args(kind)
+        return hasattr(value, "__len__") and not isinstance(value, str) and all(_is(each, item) for each in value)
+    if kind is float or kind is int:
+        return isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool)
+    if kind in (bool, str):
+        return isinstance(value, kind)
+    return value is None if kind is type(None) else True
+
+
+def _spoken(kind: Any) -> str:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_spoken(part) for part in typing.get_args(kind) if part is not type(None)))
+    if origin is Literal:
+        return " or ".join(repr(value) for value in typing.get_args(kind))
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return "a list of them"
+    return {float: "a number", int: "a whole number", bool: "true or false", str: "a name"}.get(kind, "another value")

@@ -1,0 +1,300 @@
+"""The loop against training written out by hand, its cost, its budget, and what it must not disturb."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from evenly import engine
+from evenly.data import Data, Everything, Upsample
+from evenly.engine.folder import Folder
+from evenly.engine.schedules import schedule
+from evenly.errors import EvenlyError
+from evenly.optim import SAM
+
+
+def epochs_of(sampler, epochs, size):
+    """Batches of indices per epoch, a last one of one example joining the one before, written out."""
+    out = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        order = sampler.indices().tolist()
+        cuts = [order[i : i + size] for i in range(0, len(order), size)]
+        if len(cuts) > 1 and len(cuts[-1]) == 1:
+            cuts = [*cuts[:-2], cuts[-2] + cuts[-1]]
+        out.append([torch.tensor(cut) for cut in cuts])
+    return out
+
+
+def test_full_batch_sgd(fit, net, problem, by_hand, distance):
+    data = problem()
+    expected = by_hand(net, data, [[torch.arange(20)]] * 6)
+    run = fit(epochs=6, batch_size=None)(net, data)
+    assert distance(run.model, expected) < 1e-12
+    assert run.cost == 6 * 20
+
+
+@pytest.mark.parametrize("size", [6, 19, 20])
+def test_mini_batch_sgd(fit, net, problem, by_hand, distance, size):
+    data = problem()
+    expected = by_hand(net, data, epochs_of(Everything(20, seed=5), 3, size))
+    run = fit(batch_size=size, seed=5)(net, data)
+    assert distance(run.model, expected) < 1e-12
+
+
+def test_sampler_weights_and_schedule(fit, net, problem, by_hand, distance):
+    data, weights = problem(), torch.linspace(0, 2, 20, dtype=torch.float64)
+    batches = epochs_of(Upsample([2, 3, 11], 20, factor=3, seed=1), 4, 7)
+    expected = by_hand(net, data, batches, rates=[0.3, 0.3, 0.03, 0.003], weights=weights)
+    run = fit(epochs=4, batch_size=7, schedule=schedule("step"))(
+        net, data, sampler=Upsample([2, 3, 11], 20, factor=3, seed=1), weights=weights
+    )
+    assert distance(run.model, expected) < 1e-12
+    assert [row["examples"] for row in run.history] == [26] * 4
+    assert run.cost == 4 * 26
+
+
+@pytest.mark.parametrize("size", [None, 6])
+def test_sam(fit, net, problem, by_hand, distance, size):
+    data = problem()
+    batches = [[torch.arange(20)]] * 3 if size is None else epochs_of(Everything(20), 3, size)
+    expected = by_hand(net, data, batches, rho=0.2)
+    plain = fit().optimizer
+    run = fit(batch_size=size, optimizer=lambda params: SAM(plain(params), rho=0.2))(net, data)
+    assert distance(run.model, expected) < 1e-12
+    assert run.cost == 2 * 3 * 20  # two passes a step
+
+
+def test_the_training_loss_is_the_first_pass_before_the_weights_move(fit, net, problem):
+    data = problem()
+    with torch.no_grad():
+        scores = net(data.train.inputs)
+        before = torch.nn.functional.cross_entropy(scores, data.train.labels).item()
+        right = (scores.argmax(1) == data.train.labels).double().mean().item()
+    plain = fit().optimizer
+    for optimizer in (plain, lambda params: SAM(plain(params), rho=0.5)):
+        run = fit(epochs=1, batch_size=None, optimizer=optimizer)(copy.deepcopy(net), data)
+        assert run.history[0]["train_loss"] == pytest.approx(before, rel=1e-12)
+        assert run.history[0]["train_accuracy"] == pytest.approx(right)
+
+
+def test_the_objective_sees_the_batch_and_keeps_a_state(fit, net, problem):
+    data, seen = problem(), []
+    plain = fit().optimizer
+
+    def objective(losses, batch, state):
+        assert torch.equal(batch.y, data.train.labels[batch.index])
+        seen.append((batch.first, len(losses)))
+        state["steps"] += batch.first
+        return losses.sum() * 0 + losses.max()
+
+    state = {"steps": torch.zeros(())}
+    fit(epochs=2, batch_size=10, optimizer=lambda params: SAM(plain(params)))(
+        net, data, objective=objective, state=state
+    )
+    assert seen == [(True, 10), (False, 10)] * 4
+    assert state["steps"] == 4
+
+
+def test_running_statistics_move_once_per_step_under_sam(fit, problem):
+    data = problem()
+    model = nn.Sequential(nn.BatchNorm1d(4, momentum=0.5), nn.Linear(4, 3)).double()
+    plain = fit().optimizer
+    run = fit(epochs=2, batch_size=8, optimizer=lambda params: SAM(plain(params), rho=0.1))(model, data)
+    norm, mean = run.model[0], torch.zeros(4, dtype=torch.float64)
+    for index in chain.from_iterable(epochs_of(Everything(20), 2, 8)):
+        mean = 0.5 * mean + 0.5 * data.train.inputs[index].mean(0)
+    assert norm.num_batches_tracked == 6
+    torch.testing.assert_close(norm.running_mean, mean, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("passes", "budget", "costs", "last"),
+    [(1, 33, [20, 38], 18), (1, 40, [20, 40], 20), (1, 5, [6], 6), (2, 33, [36], 18), (2, 41, [40, 52], 6)],
+)
+def test_a_budget_stops_at_the_step_that_reaches_it(fit, net, problem, passes, budget, costs, last):
+    """20 examples in batches of 6, 6, 6, 2; `epochs` does not count."""
+    plain = fit().optimizer
+    optimizer = plain if passes == 1 else lambda params: SAM(plain(params))
+    run = fit(epochs=1, batch_size=6, budget=budget, optimizer=optimizer)(net, problem())
+    assert [row["cost"] for row in run.history] == costs
+    assert run.cost == costs[-1]
+    assert run.history[-1]["examples"] == last
+
+
+def test_what_a_method_has_spent_counts_towards_cost_and_budget(fit, net, problem):
+    assert fit(epochs=2)(net, problem(), spent=7.5).cost == 47.5
+    assert len(fit(budget=60)(net, problem(), spent=30).history) == 2
+
+
+def test_evaluation_is_counted_apart(fit, net, problem):
+    run = fit(epochs=4, evaluate_every=3)(net, problem(validation=12))
+    assert (run.cost, run.evaluation_cost) == (80, pytest.approx(2 * 12 / 3))
+    assert [row["epoch"] for row in run.history if "validation" in row] == [3, 4]
+
+
+def test_outputs_cost_a_third_of_a_gradient(fit, net, problem):
+    data = problem()
+    run = fit(epochs=1)(net, data)
+    with torch.no_grad():
+        torch.testing.assert_close(run.outputs(data.train), run.model(data.train.inputs))
+    assert run.cost == pytest.approx(20 + 20 / 3)
+
+
+def test_until_and_before_epoch(fit, net, problem):
+    told = []
+    run = fit(epochs=9)(
+        net, problem(), stage="early",
+        until=lambda history: len(history) == 4,
+        before_epoch=lambda epoch, optimizer: told.append((epoch, type(optimizer).__name__)),
+    )  # fmt: skip
+    assert told == [(epoch, "SGD") for epoch in range(4)]
+    assert [(row["stage"], row["epoch"]) for row in run.history] == [("early", e) for e in (1, 2, 3, 4)]
+
+
+def test_what_the_data_observes_goes_into_the_history(fit, net, problem):
+    data = problem()
+    data.observe = lambda model: {"norm": model[0].weight.norm().item()}
+    run = fit(epochs=2)(net, data)
+    assert run.history[-1]["norm"] == run.model[0].weight.norm().item()
+
+
+def dropout_net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double()
+
+
+def test_one_seed_decides_everything_and_the_global_state_is_left_alone(fit, problem):
+    data, model = problem(validation=9), dropout_net()
+    results = []
+    for seed, disturbance in ((1, 0), (1, 99), (2, 0)):
+        torch.manual_seed(disturbance)
+        np.random.seed(disturbance)  # noqa: NPY002
+        random.seed(disturbance)
+        before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+        results.append(fit(seed=seed, batch_size=5)(copy.deepcopy(model), data))
+        assert torch.equal(before[0], torch.get_rng_state())
+        assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002
+        assert before[2] == random.getstate()
+    assert results[0].history == results[1].history != results[2].history
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_a_run_in_two_parts_ends_in_the_same_bits(fit, problem, tmp_path, stop):
+    """Dropout, momentum, a state, a schedule, the best weights so far: all of it has to survive."""
+    data, model = problem(validation=9), dropout_net()
+    settings = {"epochs": 5, "batch_size": 6, "select": "average", "schedule": schedule("cosine")}
+
+    def objective(losses, batch, state):
+        state["scale"] = state["scale"] * 0.9
+        return losses.mean() * state["scale"]
+
+    def interrupt(epoch, optimizer):
+        if epoch == stop:
+            raise KeyboardInterrupt
+
+    def go(folder, **more):
+        return fit(**settings, folder=folder)(
+            copy.deepcopy(model), data, objective=objective, state={"scale": torch.ones(1)}, **more
+        )
+
+    whole = go(Folder(tmp_path / "whole", {}))
+    with pytest.raises(KeyboardInterrupt):
+        go(Folder(tmp_path / "parts", {}), before_epoch=interrupt)
+    parts = go(Folder(tmp_path / "parts", {}))
+    assert parts.history == whole.history
+    assert (parts.cost, parts.evaluation_cost, parts.selected_epoch) == (
+        whole.cost, whole.evaluation_cost, whole.selected_epoch,
+    )  # fmt: skip
+    assert all(torch.equal(p, q) for p, q in zip(parts.model.parameters(), whole.model.parameters(), strict=True))
+    assert (tmp_path / "parts/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_epoch(fit, net, problem, tmp_path):
+    data = problem()
+    explode = {"schedule": lambda progress: 1.0 if progress < 0.5 else 1e200, "epochs": 6, "batch_size": None}
+    for _ in range(2):  # resumed, it stops at the same place
+        with pytest.raises(
+            EvenlyError, match=r"NaN or infinite in epoch \d of stage 'final' .* lower the learning rate"
+        ):
+            fit(**explode, folder=Folder(tmp_path / "run", {}))(copy.deepcopy(net), data)
+        rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+        saved = torch.load(tmp_path / "run/checkpoint/final.pt", weights_only=True)
+        assert saved["epoch"] == len(rows) >= 3
+        assert all(value.isfinite().all() for value in saved["model"].values())
+    with pytest.raises(EvenlyError) as error:
+        fit(**explode, folder=Folder(tmp_path / "run", {}))(copy.deepcopy(net), data)
+    assert f"epoch {saved['epoch'] + 1} of" in str(error.value)
+    assert f"the checkpoint of epoch {saved['epoch']} is kept in {tmp_path / 'run'}" in str(error.value)
+
+
+def test_a_loss_that_is_not_finite_in_the_first_epoch_promises_no_checkpoint(fit, net, problem, tmp_path):
+    with pytest.raises(EvenlyError, match="in epoch 1 of") as error:
+        fit(schedule=lambda progress: 1e300, folder=Folder(tmp_path, {}))(net, problem())
+    assert "kept" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"epochs": 0}, "epochs 0"),
+        ({"epochs": 2.5}, "epochs 2.5"),
+        ({"batch_size": 0}, "batch_size 0"),
+        ({"evaluate_every": -1}, "evaluate_every -1"),
+        ({"budget": 0}, "budget 0"),
+        ({"budget": float("nan")}, "budget nan"),
+        ({"select": "worst-gruop"}, "did you mean 'worst-group'"),
+    ],
+)
+def test_settings_that_cannot_work(fit, settings, said):
+    with pytest.raises(EvenlyError, match=said):
+        fit(**settings)
+
+
+def test_an_optimizer_by_name_is_the_one_with_the_default_rates(net, problem):
+    def by_hand(params):
+        return torch.optim.SGD(params, lr=0.05, momentum=0.9)
+
+    runs = [engine.fit(copy.deepcopy(net), problem(), epochs=2, optimizer=o) for o in ("sgd", by_hand)]
+    assert all(torch.equal(p, q) for p, q in zip(runs[0].model.parameters(), runs[1].model.parameters(), strict=True))
+    with pytest.raises(EvenlyError, match="did you mean 'sgd'"):
+        engine.fit(net, problem(), epochs=1, optimizer="sgdd")
+
+
+def test_the_network_comes_back_ready_for_use(fit, net, problem):
+    assert not fit(epochs=1)(net.train(), problem()).model.training
+
+
+def test_no_looks_at_validation(fit, net, problem):
+    data = problem(validation=12)
+    run = fit(epochs=2, evaluate_every=None)(net, data)
+    assert run.evaluation_cost == 0
+    assert not any("validation" in row for row in run.history)
+    with pytest.raises(EvenlyError, match="needs looks at validation"):
+        fit(evaluate_every=None, select="average")(net, data)
+
+
+def test_progress_is_told_up_to_the_end(net, problem, fit):
+    shares = []
+    fit(epochs=4, progress=lambda share, note: shares.append(share))(net, problem())
+    assert shares == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_settings_are_replaced_for_one_fit_only(fit, net, problem):
+    three = fit(epochs=3)
+    assert len(three(copy.deepcopy(net), problem(), epochs=1).history) == 1
+    assert len(three(copy.deepcopy(net), problem()).history) == 3
+
+
+def test_data_without_groups(fit, net):
+    data = Data(train=(torch.randn(6, 4).double(), torch.arange(6) % 3))
+    groups = []
+    fit(epochs=1)(net, data, objective=lambda losses, batch, state: groups.append(batch.group) or losses.mean())
+    assert groups == [None]

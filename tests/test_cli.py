@@ -1,0 +1,402 @@
+"""The command line: what is wrong is one line on stderr and exit code 2, and nothing is written over."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import evenly as package
+from evenly import __version__
+from evenly.cli import main
+from evenly.data import DATASETS
+from evenly.methods import METHODS
+from evenly.models import MODELS
+
+X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+Y = np.arange(40) % 2
+GROUPS = Y + 2 * (np.arange(40) % 5 == 0)
+QUICK = ["--epochs", "2", "--batch-size", "8"]
+
+
+@pytest.fixture
+def evenly(tmp_path, monkeypatch, capfd):
+    """Run a command line in a folder of its own: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["evenly", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """Write arrays to a file and return its name; without arguments, good ones."""
+
+    def save(name="mine.npz", **columns):
+        columns = {"x": X, "y": Y, "groups": GROUPS} | columns
+        np.savez(tmp_path / name, **{key: column for key, column in columns.items() if column is not None})
+        return name
+
+    return save
+
+
+def snapshot(folder):
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def refused(result, said):
+    """Exit code 2, nothing on stdout, one line on stderr that says it."""
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("evenly: ")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1, err
+    assert re.search(said, err), err
+
+
+# What is wrong with the command
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("train mine.npz --method usefull", "no method is called 'usefull'; did you mean 'useful'"),
+        ("train mine.npz --method group-dro", "did you mean 'group_dro'"),
+        ("train shortcut-digit", "no data set is called 'shortcut-digit'; did you mean 'shortcut-digits'"),
+        ("train mine.npz --model mpl", "no model is called 'mpl'; did you mean 'mlp'"),
+        ("train mine.npz --optimizer sgdm", "no optimizer is called 'sgdm'; did you mean 'sgd'"),
+        ("train mine.npz --schedule cosin", "no schedule is called 'cosin'; did you mean 'cosine'"),
+        (
+            "train mine.npz --select worst-gruop",
+            "no selection rule is called 'worst-gruop'; did you mean 'worst-group'",
+        ),
+        ("train mine.npz --method useful -o factr=3", "called 'factr'; did you mean 'factor'"),
+        ("train mine.npz -o factor=3", "no setting or option of erm is called 'factor'"),
+        ("train shortcut-digits -d rat=0.9", "no option of shortcut-digits is called 'rat'; did you mean 'rate'"),
+        ("train shortcut-digits -d rate=1.5", r"rate 1\.5 is not a share"),
+        ("train mine.npz -d rate=0.5", "does not apply to a file"),
+        ("train mine.npz --method useful -o factor=0", "factor 0 cannot be used"),
+        ("train mine.npz --method useful -o factor=2.5", r"factor 2\.5 cannot be used"),
+        ("train mine.npz --method useful -o factor=two", "factor"),
+        ("train mine.npz --method useful -o separating_epoch=two", "separating_epoch"),
+        ("train mine.npz --method useful -o separating_epoch=9 --epochs 3", "separating_epoch 9 is outside the run"),
+        ("train mine.npz --method useful -o on=feelings", "on 'feelings' cannot be used"),
+        ("train mine.npz --method pde -o warmup_epochs=9 --epochs 3", "warmup_epochs 9 does not fit a run of 3 epochs"),
+        ("train mine.npz --method pde -o warmup_epochs=two", "warmup_epochs"),
+        ("train mine.npz --method pde -o decay=two", "decay"),
+        ("train mine.npz --method pde -o add=some", "add"),
+        ("train mine.npz --method pde -o add=2.5", "add"),
+        ("train mine.npz --method random_upsample -o count=2.5", "count"),
+        ("train mine.npz --method group_dro -o step_size=two", "step_size"),
+        ("train patches -d n=two", "n"),
+        ("train patches -d n=10.5", r"10\.5"),
+        ("train patches -d n=0", "n 0 "),
+        ("train shortcut-digits -d rate=most", "rate"),
+        ("train mine.npz -o factor", "option 'factor' is not name=value"),
+        ("train mine.npz -o =3", "is not name=value"),
+        ("train mine.npz --epochs 0", "epochs 0 leaves nothing to do"),
+        ("train mine.npz --epochs two", "--epochs"),
+        ("train mine.npz --epochs 2.5", "--epochs"),
+        ("train mine.npz --lr 0", r"lr 0\.0 does not train"),
+        ("train mine.npz --lr -1", r"lr -1\.0 does not train"),
+        ("train mine.npz --lr nan", "lr nan does not train"),
+        ("train mine.npz --momentum -1", "momentum"),
+        ("train mine.npz --weight-decay -1", "weight.decay"),
+        ("train mine.npz --optimizer sam --rho -1", "rho"),
+        ("train mine.npz --batch-size 0", "batch.size 0"),
+        ("train mine.npz --batch-size -8", "batch.size '-8'"),
+        ("train mine.npz --batch-size half", "batch.size 'half' is not a number of examples"),
+        ("train mine.npz --batch-size ²", "batch.size '²'"),
+        ("train mine.npz --device abacus", "device 'abacus' cannot be used"),
+        ("train mine.npz --seed two", "--seed"),
+        ("train mine.npz --speed 3", "--speed"),
+        ("train mine.npz extra", "extra"),
+        ("train", "(?i)missing argument"),
+        ("tran mine.npz", "tran"),
+        ("train nowhere.npz", "there is no file 'nowhere.npz'"),
+        ("train mine.npz --lr 1e30", "NaN or infinite in epoch 1 .* lower the learning rate"),
+        ("compare mine.npz --methods usefull", "did you mean 'useful'"),
+        ("compare mine.npz --methods ,", "nothing to compare"),
+        ("compare mine.npz --methods erm+", "no optimizer is called ''"),
+        ("compare mine.npz --optimizers sgdm", "did you mean 'sgd'"),
+        ("compare mine.npz -o factor=3", "option 'factor' does not say whose it is"),
+        ("compare mine.npz -o useful.factr=3", "did you mean 'factor'"),
+        ("compare mine.npz -o usefull.factor=3", "did you mean 'useful'"),
+        ("compare mine.npz --seeds three", "seeds 'three' are not numbers"),
+        ("compare mine.npz --seeds 1,two", "seeds '1,two' are not numbers"),
+        ("compare mine.npz --seeds 0", "nothing to compare"),
+        ("compare mine.npz --seeds=-2", "nothing to compare"),
+        ("compare mine.npz --seeds 1,1", "a seed stands twice"),
+        ("compare mine.npz --jobs 0", "jobs 0"),
+        ("compare nowhere.npz", "there is no file 'nowhere.npz'"),
+        ("methods --speed", "--speed"),
+    ],
+)
+def test_a_wrong_command(evenly, mine, tmp_path, command, said):
+    mine()
+    before = snapshot(tmp_path)
+    refused(evenly(*command.split()), said)
+    assert {path: content for path, content in snapshot(tmp_path).items() if path in before} == before
+
+
+# What is wrong with the file
+
+
+def with_nan():
+    x = X.copy()
+    x[7, 1] = np.nan
+    return x
+
+
+WRONG_FILES = {
+    "a class of one": ({"y": np.r_[2, Y[1:]]}, "class 2 has one example and cannot be split"),
+    "groups of another length": ({"groups": GROUPS[:-1]}, "groups in mine.npz has 39 rows, x has 40"),
+    "labels of another length": ({"y": Y[:-1]}, "y in mine.npz has 39 rows, x has 40"),
+    "nothing": ({"x": X[:0], "y": Y[:0], "groups": Y[:0], "split": None}, "the training set in mine.npz is empty"),
+    "nothing to train on": ({"split": np.array(["test"] * 40)}, "the train set is empty"),
+    "a strange split": ({"split": np.array(["tain"] * 40)}, "split 'tain'"),
+    "NaN": ({"x": with_nan()}, "1 of 40 train inputs hold NaN or infinity, the first at index 7"),
+    "labels from 1": ({"y": Y + 1}, r"must be 0\.\.K-1"),
+    "a gap in the labels": ({"y": Y * 2}, r"must be 0\.\.K-1"),
+    "one class": ({"y": Y * 0}, "one class only"),
+    "halves as labels": ({"y": Y + 0.5}, "not whole numbers"),
+    "words as labels": ({"y": np.where(Y, "cat", "dog")}, "labels|y in"),
+    "a column of labels": ({"y": Y[:, None]}, r"\(40, 1\)"),
+    "a column of labels to split by": ({"y": Y[:, None], "split": None}, "labels|y in"),
+    "groups from -1": ({"groups": GROUPS - 1}, "number the groups from 0"),
+    "words as groups": ({"groups": np.where(Y, "a", "b")}, "groups"),
+    "no features": ({"x": X[:, 0]}, r"give \(N, features\)"),
+    "a number as inputs": ({"x": np.float32(1.0), "split": None}, "x"),
+    "words as inputs": ({"x": np.where(X > 0, "a", "b")}, "x|inputs"),
+    "complex inputs": ({"x": X.astype(complex)}, "complex"),
+    "objects": ({"x": X.astype(object)}, "cannot be read as plain arrays"),
+    "a stranger": ({"z": X}, "holds z; evenly reads x, y, groups and split"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_FILES)
+def test_a_wrong_file(evenly, mine, tmp_path, case):
+    columns, said = WRONG_FILES[case]
+    mine(**{"split": np.array(["train"] * 40)} | columns)
+    refused(evenly("train", "mine.npz", "--method", "useful", *QUICK), said)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_methods_that_need_groups(evenly, mine):
+    refused(evenly("train", mine(groups=None), "--method", "pde", *QUICK), "pde needs groups and the data has none")
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04 cut short"], ids=["empty", "text", "cut"])
+def test_a_file_that_is_no_archive(evenly, tmp_path, content):
+    (tmp_path / "mine.npz").write_bytes(content)
+    refused(evenly("train", "mine.npz"), r"mine\.npz cannot be read")
+    gc.collect()  # a file left open is said here, not in a test that comes later
+
+
+def test_an_array_under_the_wrong_name(evenly, tmp_path):
+    with (tmp_path / "mine.npz").open("wb") as file:
+        np.save(file, X)
+    refused(evenly("train", "mine.npz"), r"mine\.npz")
+
+
+def test_nothing_in_a_file_is_executed(evenly, mine, tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "exploded"),)
+
+    refused(evenly("train", mine(x=np.array([Bomb()] * 40, dtype=object)), *QUICK), "cannot be read as plain arrays")
+    assert not (tmp_path / "exploded").exists()
+
+
+# What is wrong with the folder
+
+
+def test_a_folder_that_is_taken(evenly, mine, tmp_path):
+    mine()
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/chapter1.tex").write_text("dear to somebody")
+    assert evenly("train", "mine.npz", "--out", "run", *QUICK)[0] == 0
+    assert evenly("compare", "mine.npz", "--methods", "erm", "--seeds", 1, "--out", "table", *QUICK)[0] == 0
+    before = snapshot(tmp_path)
+    refused(evenly("train", "mine.npz", "--out", "run", "--lr", "0.01", *QUICK), "run holds another run")
+    refused(evenly("train", "mine.npz", "--out", "thesis", *QUICK), "thesis is not empty and holds no run")
+    refused(evenly("train", "mine.npz", "--out", "mine.npz", *QUICK), "mine.npz is a file")
+    refused(evenly("train", "mine.npz", "--out", "mine.npz/below", *QUICK), "mine.npz")
+    refused(evenly("train", "mine.npz", "--out", "table", *QUICK), "table holds another run")
+    refused(evenly("compare", "mine.npz", "--methods", "erm", "--out", "run", *QUICK), "run holds another run")
+    refused(evenly("compare", "mine.npz", "--methods", "erm", "--out", "thesis", *QUICK), "thesis is not empty")
+    refused(
+        evenly("compare", "mine.npz", "--methods", "erm", "--out", "table", "--lr", 1, *QUICK), "table holds another"
+    )
+    (tmp_path / "run/checkpoint/final.pt").write_bytes(b"nonsense")
+    refused(evenly("train", "mine.npz", "--out", "run", *QUICK), "final.pt is not a checkpoint")
+    (tmp_path / "run/checkpoint/final.pt").write_bytes(before[tmp_path / "run/checkpoint/final.pt"])
+    assert snapshot(tmp_path) == before
+
+
+def test_a_folder_that_cannot_be_made(evenly, mine):
+    refused(evenly("train", mine(), "--out", "/proc/nowhere/run", *QUICK), "/proc/nowhere")
+    refused(evenly("compare", mine(), "--out", "/proc/nowhere/run", *QUICK), "/proc/nowhere")
+
+
+def test_a_command_that_was_refused_can_be_mended_with_the_same_folder(evenly, mine):
+    ask = ["train", mine(), "--method", "pde", "--out", "run", *QUICK]
+    refused(evenly(*ask, "-o", "warmup_epochs=9"), "warmup_epochs 9")
+    assert evenly(*ask, "-o", "warmup_epochs=1")[0] == 0
+
+
+def test_a_loss_that_is_not_finite_keeps_the_folder(evenly, mine, tmp_path):
+    refused(evenly("train", mine(), "--out", "run", "--lr", "1e30", *QUICK), "lower the learning rate")
+    assert (tmp_path / "run/config.json").exists()
+    assert not (tmp_path / "run/results.json").exists()
+
+
+# What is right
+
+
+@pytest.mark.parametrize(
+    ("verb", "names"),
+    [("methods", set(METHODS)), ("datasets", {*DATASETS, "FILE.npz"}), ("models", set(MODELS))],
+)
+def test_lists(evenly, verb, names):
+    code, out, err = evenly(verb)
+    assert (code, err) == (0, "")
+    assert {line.split()[0] for line in out.splitlines() if line[0] != " "} == names
+    code, out, err = evenly(verb, "--json")
+    assert (code, err) == (0, "")
+    assert set(json.loads(out)) == names
+    assert all(len(summary) > 10 for summary in json.loads(out).values())
+
+
+def test_train_says_what_came_of_it_and_where_the_page_is(evenly, mine, tmp_path):
+    code, out, err = evenly("train", mine(), "--method", "pde", "--optimizer", "sam", *QUICK, "--select", "worst-group")
+    assert (code, err) == (0, "")
+    folder = tmp_path / "runs/mine-pde-sam-seed0"
+    results = json.loads((folder / "results.json").read_text())
+    assert f"{results['test']['accuracy']:.1%}" in out
+    assert f"{results['test']['worst_group']:.1%}" in out
+    assert f"{results['cost_multiple']:.2f}x" in out
+    assert "rule: worst-group" in out
+    page = re.search(r"page\s+(\S+)", out).group(1)
+    assert (tmp_path / page).read_text().lstrip().lower().startswith("<!doctype html>")
+    assert {p.name for p in folder.iterdir()} >= {"config.json", "metrics.jsonl", "checkpoint", "selection.npz"}
+
+    before = snapshot(folder / "checkpoint")
+    again = evenly("train", "mine.npz", "--method", "pde", "--optimizer", "sam", *QUICK, "--select", "worst-group")
+    assert again == (0, out, "")
+    assert snapshot(folder / "checkpoint") == before
+
+
+def test_train_takes_every_setting(evenly, mine, tmp_path):
+    code, out, err = evenly(
+        "train", mine(), "--method", "useful", "--optimizer", "sam", "--model", "mlp", "--epochs", 3,
+        "--batch-size", "full", "--lr", 0.2, "--momentum", 0.5, "--weight-decay", 0.001, "--rho", 0.1,
+        "--schedule", "cosine", "--select", "average", "-o", "factor=3", "-o", "on=logits",
+        "--seed", 5, "--device", "cpu", "--out", "deep/run", "--json",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    results = json.loads(out)
+    assert results == json.loads((tmp_path / "deep/run/results.json").read_text())
+    assert (results["seed"], results["epochs"], results["rule"]) == (5, 3, "average")
+    config = json.loads((tmp_path / "deep/run/config.json").read_text())
+    assert config["method"] == {"name": "useful", "options": {"factor": 3, "on": "logits"}}
+    assert config["settings"] == {
+        "epochs": 3, "batch_size": None, "lr": 0.2, "momentum": 0.5, "weight_decay": 0.001, "rho": 0.1,
+        "schedule": "cosine", "select": "average", "evaluate_every": 1,
+    }  # fmt: skip
+
+
+def test_train_on_a_law_with_options(evenly):
+    code, out, _ = evenly("train", "patches", "-d", "n=50", "-d", "beta_d=0.4", "--epochs", 2, "--json")
+    assert code == 0
+    assert json.loads(out)["train"]["group_counts"]
+    assert sum(json.loads(out)["train"]["group_counts"]) == 50
+
+
+def test_compare_shows_a_table_and_reads_itself_back(evenly, mine, tmp_path):
+    ask = [
+        "compare",
+        mine(),
+        "--methods",
+        "erm,useful",
+        "--seeds",
+        "100,101",
+        "-o",
+        "useful.factor=3",
+        "--out",
+        "t",
+        *QUICK,
+    ]
+    code, out, err = evenly(*ask)
+    assert (code, err) == (0, "")
+    for text in ("erm", "useful", "random_upsample", "page: t/report.html"):
+        assert text in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert (tmp_path / "t/report.html").exists()
+    code, printed, _ = evenly(*ask, "--json")
+    assert code == 0
+    table = json.loads(printed)
+    assert table == json.loads((tmp_path / "t/results.json").read_text())
+    assert {row["seed"] for row in table["rows"]} == {100, 101}
+    assert table["plan"]["options"] == {"useful": {"factor": 3}}
+
+
+def test_ctrl_c_is_one_line_and_the_same_command_goes_on(evenly, mine, monkeypatch):
+    from evenly.engine.folder import Folder
+
+    def interrupt(self, stage, state):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "save", interrupt)
+        code, out, err = evenly("train", mine(), "--out", "run", *QUICK)
+    assert (code, out, err.count("\n")) == (130, "", 1)
+    assert "the same command goes on" in err
+    assert evenly("train", "mine.npz", "--out", "run", *QUICK)[0] == 0
+
+
+def test_version_and_help(evenly):
+    assert evenly("--version") == (0, f"evenly {__version__}\n", "")
+    code, out, _ = evenly("--help")
+    assert code == 0
+    assert all(verb in out for verb in ("demo", "train", "compare", "methods", "datasets", "models"))
+
+
+def test_nothing_at_all_is_answered_by_the_help(evenly):
+    _, out, err = evenly()
+    assert "Commands:\n" in out + err
+
+
+@pytest.mark.parametrize("verb", ["demo", "train", "compare", "methods", "datasets", "models"])
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_every_verb_has_help_with_an_example(evenly, verb, flag):
+    code, out, err = evenly(verb, flag)
+    assert (code, err) == (0, "")
+    assert f"evenly {verb}" in out.split("\n", 1)[1]
+    assert "Example" in out
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["methods"], 0), (["train", "mine.npz", "--epochs", "0"], 2)])
+def test_as_a_process_of_its_own(tmp_path, arguments, code):
+    np.savez(tmp_path / "mine.npz", x=X, y=Y)
+    source = Path(package.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", "from evenly.cli import main; main()", *arguments],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(source)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert len(done.stderr.splitlines()) == (1 if code else 0)
+    assert "Traceback" not in done.stderr

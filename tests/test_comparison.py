@@ -1,0 +1,425 @@
+"""`evenly.compare`: paired statistics, controls of equal cost, and folders that grow without repeating work."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from evenly import Data, EvenlyError, compare, train
+from evenly.comparison import paired, summarise
+from evenly.data import load
+
+N, BATCH, EPOCHS = 40, 8, 4
+QUICK = {"epochs": EPOCHS, "batch_size": BATCH, "lr": 0.1}
+METRICS = {"accuracy", "worst_group", "train_weighted", "worst_class"}
+
+
+def law(seed: int) -> Data:
+    """Two classes, four groups; the spurious second feature is stronger than the first."""
+    draw = torch.Generator().manual_seed(1000 + seed)
+
+    def part(count):
+        y = torch.arange(count) % 2
+        agrees = torch.arange(count) % 10 > 2
+        x = torch.randn(count, 3, generator=draw) + torch.stack([2 * y - 1, 4 * (y ^ ~agrees) - 2, 0 * y], 1)
+        return x, y, 2 * y + (~agrees).long()
+
+    return Data(train=part(N), validation=part(20), test=part(60), name="toy")
+
+
+@pytest.fixture(autouse=True)
+def no_pages(monkeypatch):
+    """Pages have tests of their own, and drawing them takes longer than training here."""
+    monkeypatch.setattr("evenly.report.run_page", lambda *arguments, **options: None)
+    monkeypatch.setattr("evenly.report.comparison_page", lambda *arguments, **options: None)
+
+
+def rows_of(table) -> dict:
+    return {(row["arm"], row["seed"]): row for row in table.rows}
+
+
+def without_time(rows):
+    return [row | {"seconds": 0} for row in rows]
+
+
+# The statistics
+
+
+@pytest.mark.parametrize("n", [2, 3, 10])
+@pytest.mark.parametrize("level", [0.9, 0.95])
+def test_paired_intervals_are_those_of_scipy(n, level):
+    differences = np.random.default_rng(n).normal(0.02, 0.1, n).tolist()
+    ours = paired(differences, level)
+    interval = stats.ttest_1samp(differences, 0).confidence_interval(level)
+    assert ours == {
+        "mean": pytest.approx(np.mean(differences)),
+        "low": pytest.approx(interval.low),
+        "high": pytest.approx(interval.high),
+        "pairs": n,
+    }
+
+
+def test_a_single_pair_has_no_interval_and_equal_pairs_have_an_empty_one():
+    assert paired([0.25]) == {"mean": 0.25, "low": None, "high": None, "pairs": 1}
+    assert paired([0.25, 0.25, 0.25]) == {"mean": 0.25, "low": 0.25, "high": 0.25, "pairs": 3}
+
+
+def row(arm, seed, accuracy, control=None, control_of=None, groups=(1.0,)):
+    method, optimizer = arm.split(" ")[0].split("+")
+    return {
+        "arm": arm, "method": method, "optimizer": optimizer, "seed": seed, "rule": "last", "control": control,
+        "control_of": control_of, "cost_multiple": 1.0 + seed, "test": {"accuracy": accuracy, "groups": list(groups)},
+    }  # fmt: skip
+
+
+def test_differences_are_paired_by_seed_not_by_position():
+    rows = [row("useful+sgd", s, a, "erm+sgd") for s, a in ((5, 0.9), (6, 0.8))]
+    rows += [row("erm+sgd", s, a) for s, a in ((6, 0.5), (5, 0.7))]
+    useful, erm = summarise(rows)
+    assert useful["accuracy"]["mean"] == pytest.approx(0.85)
+    assert useful["accuracy"]["sd"] == pytest.approx(np.std([0.9, 0.8], ddof=1))
+    expected = paired([0.9 - 0.7, 0.8 - 0.5])
+    assert useful["accuracy"]["difference"] == {key: pytest.approx(value) for key, value in expected.items()}
+    assert "difference" not in erm["accuracy"]
+    assert (useful["seeds"], useful["cost_multiple"], useful["control_cost_multiple"]) == (2, 6.5, 6.5)
+
+
+def test_each_seed_is_paired_with_its_own_control():
+    """Where a method's cost is ERM's in one seed only, the control is ERM itself there and a shorter ERM elsewhere."""
+    cut = "erm+sgd at the cost of pde+sgd"
+    rows = [row("pde+sgd", 0, 0.9, "erm+sgd"), row("pde+sgd", 1, 0.8, cut)]
+    rows += [row("erm+sgd", 0, 0.5), row("erm+sgd", 1, 0.1), row(cut, 1, 0.6, control_of="pde+sgd")]
+    pde = summarise(rows)[0]
+    expected = paired([0.9 - 0.5, 0.8 - 0.6])
+    assert pde["accuracy"]["difference"] == {key: pytest.approx(value) for key, value in expected.items()}
+
+
+def test_a_group_that_a_test_set_lacks():
+    """In one seed, in all of them, or beyond the end of the list: it is left out, and the rest is still averaged."""
+    rows = [row("erm+sgd", 0, 0.5, groups=[0.5, None, 1.0, None]), row("erm+sgd", 1, 0.5, groups=[0.25, 0.5, 1.0])]
+    (entry,) = summarise(rows)
+    assert entry["groups"] == [0.375, 0.5, 1.0, None]
+    json.dumps(entry, allow_nan=False)
+
+
+# The controls
+
+
+@pytest.fixture(scope="module")
+def everything():
+    """One comparison of all methods, shared by the tests that only look at it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("evenly.report.run_page", lambda *arguments, **options: None)
+        return compare(
+            "mlp",
+            law,
+            ["erm", "useful", "pde", "subsample", "group_dro", "random_upsample", "erm+sam"],
+            seeds=2,
+            **QUICK,
+        )
+
+
+def test_one_row_per_arm_and_seed_besides_the_controls(everything):
+    arms = [row for row in everything.rows if row["control_of"] is None]
+    expected = ["erm+sgd", "useful+sgd", "pde+sgd", "subsample+sgd", "group_dro+sgd", "random_upsample+sgd", "erm+sam"]
+    assert sorted((row["arm"], row["seed"]) for row in arms) == sorted((arm, s) for arm in expected for s in (0, 1))
+    keys = [(row["arm"], row["seed"]) for row in everything.rows]
+    assert len(set(keys)) == len(keys)
+    assert {entry["arm"] for entry in everything.summary} == {arm for arm, _ in keys}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("arm", "control"),
+    [
+        ("useful+sgd", "random_upsample+sgd at the cost of useful+sgd"),
+        ("pde+sgd", "erm+sgd at the cost of pde+sgd"),
+        ("subsample+sgd", "erm+sgd at the cost of subsample+sgd"),
+        ("random_upsample+sgd", "erm+sgd at the cost of random_upsample+sgd"),
+        ("erm+sam", "erm+sgd at the cost of erm+sam"),
+        ("group_dro+sgd", "erm+sgd"),
+    ],
+)
+def test_a_control_costs_the_same_to_within_a_batch(everything, arm, control, seed):
+    rows = rows_of(everything)
+    method, other = rows[arm, seed], rows[control, seed]
+    assert method["control"] == control
+    assert other["control_of"] == (None if control == "erm+sgd" else arm)
+    assert 0 <= other["cost"] - method["cost"] < BATCH + 1  # a last batch of one may have joined another
+    assert other["control"] is None
+
+
+def test_erm_has_no_control_of_its_own(everything):
+    assert all(row["control"] is None for row in everything.rows if row["arm"] == "erm+sgd")
+    assert all(row["cost"] == EPOCHS * N for row in everything.rows if row["arm"] == "erm+sgd")
+
+
+def test_the_early_stage_is_counted_and_the_control_repeats_as_many(everything):
+    for seed in (0, 1):
+        run = everything.runs["useful+sgd", seed]
+        hard = len(run.selection.indices)
+        early = int(run.selection.details["separating_epoch"])
+        assert run.cost == pytest.approx(early * N + N / 3 + EPOCHS * (N + hard))
+        control = everything.runs["random_upsample+sgd at the cost of useful+sgd", seed]
+        assert len(control.selection.indices) == hard
+        assert control.history[0]["examples"] == N + hard
+        assert control.selection.factor == run.selection.factor == 2
+        assert len(control.history) >= EPOCHS
+
+
+def test_sam_is_compared_with_twice_the_epochs(everything):
+    for seed in (0, 1):
+        sam, plain = (everything.runs[arm, seed] for arm in ("erm+sam", "erm+sgd at the cost of erm+sam"))
+        assert sam.cost == plain.cost == 2 * EPOCHS * N
+        assert (len(sam.history), len(plain.history)) == (EPOCHS, 2 * EPOCHS)
+
+
+def test_schedules_are_rescaled_to_the_length_of_the_control():
+    table = compare("mlp", law, ["erm+sam"], seeds=1, schedule="step", **QUICK)
+    rates = [row["lr"] for row in table.runs["erm+sgd at the cost of erm+sam", 0].history]
+    assert rates == pytest.approx([0.1] * 4 + [0.01] * 2 + [0.001] * 2)
+
+
+def test_sam_with_another_method_keeps_sam_in_its_control():
+    table = compare("mlp", law, ["useful", "subsample", "group_dro"], ["sam"], seeds=1, **QUICK)
+    rows = rows_of(table)
+    for method, control in (
+        ("useful", "random_upsample+sam at the cost of useful+sam"),
+        ("subsample", "erm+sam at the cost of subsample+sam"),
+        ("group_dro", "erm+sam"),
+    ):
+        arm, other = rows[f"{method}+sam", 0], rows[control, 0]
+        assert arm["control"] == control
+        assert 0 <= other["cost"] - arm["cost"] < 2 * (BATCH + 1)
+
+
+def test_without_controls():
+    table = compare("mlp", law, ["erm", "useful"], seeds=1, controls=False, **QUICK)
+    assert [row["arm"] for row in table.rows] == ["erm+sgd", "useful+sgd"]
+    assert all(row["control"] is None for row in table.rows)
+    assert all("difference" not in entry["accuracy"] for entry in table.summary)
+
+
+# What the table holds
+
+
+def test_rows_carry_every_metric_and_the_cost(everything):
+    for row in everything.rows:
+        for split in ("train", "validation", "test"):
+            assert set(row[split]) >= METRICS
+        assert {"cost", "cost_multiple", "evaluation_cost", "rule", "seed", "method", "optimizer"} <= set(row)
+        assert row["cost_multiple"] == pytest.approx(row["cost"] / (EPOCHS * N))
+
+
+def test_the_summary_is_computed_from_the_rows(everything):
+    rows = rows_of(everything)
+    for entry in everything.summary:
+        for metric in METRICS:
+            values = [rows[entry["arm"], seed]["test"][metric] for seed in (0, 1)]
+            assert entry[metric]["values"] == values
+            assert entry[metric]["mean"] == pytest.approx(sum(values) / 2)
+            if entry["control"]:
+                control = [rows[entry["control"], seed]["test"][metric] for seed in (0, 1)]
+                expected = paired([a - b for a, b in zip(values, control, strict=True)])
+                assert entry[metric]["difference"] == {k: pytest.approx(v) for k, v in expected.items()}
+    assert everything.plan["seeds"] == [0, 1]
+    assert everything.plan["rule"] == "last"
+    json.dumps(everything.as_json(), allow_nan=False)
+
+
+def test_each_run_is_what_train_gives_for_that_seed(everything):
+    for seed in (0, 1):
+        alone = train("mlp", law(seed), "useful", seed=seed, **QUICK)
+        row = rows_of(everything)["useful+sgd", seed]
+        assert {key: row[key] for key in alone.results if key != "seconds"} == {
+            key: value for key, value in alone.results.items() if key != "seconds"
+        }
+
+
+@pytest.mark.parametrize("data", ["name", "one Data", "arrays"])
+def test_data_in_other_forms(data):
+    toy = law(0)
+    arrays = (toy.train.inputs.numpy(), toy.train.labels.numpy())
+    given = {"name": "shortcut-digits", "one Data": toy, "arrays": arrays}[data]
+    settings = QUICK | ({"batch_size": 256, "epochs": 1} if data == "name" else {})
+    table = compare("mlp", given, ["erm"], seeds=[3, 8], **settings)
+    for row in table.rows:
+        source = load("shortcut-digits", seed=row["seed"]) if data == "name" else given
+        alone = train("mlp", source, seed=row["seed"], **settings)
+        assert row["train"] == alone.results["train"]
+    assert [row["seed"] for row in table.rows] == [3, 8]
+    if data == "arrays":
+        assert set(table.summary[0]) >= {"accuracy", "worst_class"}
+        assert "worst_group" not in table.summary[0]
+
+
+def test_options_go_to_their_method_only():
+    table = compare("mlp", law, ["erm", "useful", "pde"], seeds=1, controls=False,
+                    options={"useful": {"factor": 3}, "pde": {"warmup_epochs": 1}}, **QUICK)  # fmt: skip
+    assert table.runs["useful+sgd", 0].selection.factor == 3
+    sizes = [row["examples"] for row in table.runs["pde+sgd", 0].history]
+    assert sizes[1] > sizes[0]
+    assert table.plan["options"] == {"useful": {"factor": 3}, "pde": {"warmup_epochs": 1}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"methods": ["usefull"]}, "did you mean 'useful'"),
+        ({"optimizers": ["sgdd"]}, "did you mean 'sgd'"),
+        ({"methods": ["erm+sbm"]}, "did you mean 'sam'"),
+        ({"options": {"pde": {"warmup": 3}}}, "did you mean 'warmup_epochs'"),
+        ({"options": {"pdee": {}}}, "did you mean 'pde'"),
+        ({"learning_rate": 3}, "no setting is called 'learning_rate'"),
+        ({"seeds": 0}, "nothing to compare"),
+        ({"methods": []}, "nothing to compare"),
+        ({"seeds": [1, 1]}, "a seed stands twice"),
+        ({"jobs": 0}, "jobs 0"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_said_before_anything_runs(tmp_path, arguments, said):
+    with pytest.raises(EvenlyError, match=said):
+        compare(**{"model": "mlp", "data": law, "out": tmp_path / "out"} | QUICK | arguments)
+    assert not (tmp_path / "out").exists()
+
+
+# The folder
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """How many optimizer steps have been taken."""
+    taken = []
+    step = torch.optim.SGD.step
+
+    def counted(self, closure=None):
+        taken.append(1)
+        return step(self, closure)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", counted)
+    return lambda: len(taken)
+
+
+def test_finished_runs_are_not_repeated_and_seeds_and_methods_can_be_added(tmp_path, steps):
+    ask = {"model": "mlp", "data": law, "out": tmp_path / "out"} | QUICK
+    first = compare(**ask, methods=["erm", "subsample"], seeds=2)
+    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "out/runs").rglob("*.pt")}
+    assert len(stamps) == 2 * 3
+    before = steps()
+    again = compare(**ask, methods=["erm", "subsample"], seeds=2)
+    assert steps() == before
+    assert again.rows == first.rows
+    assert again.summary == first.summary
+
+    more = compare(**ask, methods=["erm", "subsample", "group_dro"], seeds=3)
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
+    assert rows_of(more).keys() > rows_of(first).keys()
+    assert all(rows_of(more)[key] == value for key, value in rows_of(first).items())
+    assert json.loads((tmp_path / "out/results.json").read_text()) == json.loads(json.dumps(more.as_json()))
+
+
+@pytest.mark.parametrize("at", [3, 9, 17])
+def test_an_interrupted_comparison_goes_on(tmp_path, monkeypatch, steps, at):
+    whole = compare("mlp", law, ["erm", "useful"], seeds=2, **QUICK)
+    total = steps()
+    from evenly.engine.folder import Folder
+
+    saved, save = [], Folder.save
+
+    def interrupted(self, stage, state):
+        save(self, stage, state)
+        saved.append(stage)
+        if len(saved) == at:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            compare("mlp", law, ["erm", "useful"], seeds=2, out=tmp_path / "out", **QUICK)
+    assert not (tmp_path / "out/results.json").exists()
+    resumed = compare("mlp", law, ["erm", "useful"], seeds=2, out=tmp_path / "out", **QUICK)
+    assert steps() == 2 * total  # every epoch was trained once
+    assert without_time(resumed.rows) == without_time(whole.rows)
+    assert resumed.summary == whole.summary
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"lr": 0.2}, {"model": "convnet"}, {"data": "patches"}, {"options": {"pde": {"every": 2}}},
+        {"data_options": {"n": 4}}, {"epochs": 3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_other_settings_are_refused_and_nothing_is_touched(tmp_path, other):
+    ask = {"model": "mlp", "data": law, "methods": ["erm"], "seeds": 1, "out": tmp_path / "out"} | QUICK
+    compare(**ask)
+    before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    with pytest.raises(EvenlyError, match="holds another run"):
+        compare(**ask | other)
+    assert {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()} == before
+
+
+def test_other_data_under_the_same_name_is_refused(tmp_path):
+    compare("mlp", law(0), ["erm"], seeds=1, out=tmp_path / "out", **QUICK)
+    before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    with pytest.raises(EvenlyError, match="holds another run"):
+        compare("mlp", law(1), ["erm"], seeds=1, out=tmp_path / "out", **QUICK)
+    assert {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()} == before
+
+
+def test_a_foreign_folder_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("dear to somebody")
+    with pytest.raises(EvenlyError, match="not empty and holds no comparison"):
+        compare("mlp", law, out=tmp_path, **QUICK)
+    train("mlp", law(0), out=tmp_path / "run", **QUICK)
+    with pytest.raises(EvenlyError, match="holds another run"):
+        compare("mlp", law, out=tmp_path / "run", **QUICK)
+    assert (tmp_path / "thesis.tex").read_text() == "dear to somebody"
+
+
+def test_a_kill_while_the_folder_is_made_leaves_it_usable(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def kill(*arguments):
+        raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr("pathlib.Path.replace", kill)
+        dying.setattr("pathlib.Path.unlink", lambda *arguments, **options: None)  # the dead do not tidy up
+        with pytest.raises(Killed):
+            compare("mlp", law, ["erm"], seeds=1, out=tmp_path / "out", **QUICK)
+    assert compare("mlp", law, ["erm"], seeds=1, out=tmp_path / "out", **QUICK).rows
+
+
+# Several processes
+
+
+def test_processes_change_nothing(tmp_path):
+    """Runs of a spawned process come back with their models; results are those of this process, bit for bit."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        ask = {"model": "mlp", "data": "shortcut-digits", "methods": ["erm", "useful"], "seeds": 2, "epochs": 2}
+        one = compare(**ask)
+        two = compare(**ask, jobs=2, out=tmp_path / "out")
+    finally:
+        torch.set_num_threads(threads)
+    assert without_time(one.rows) == without_time(two.rows)
+    assert one.summary == two.summary
+    for key, run in one.runs.items():
+        other = two.runs[key].model.state_dict()
+        assert all(torch.equal(value, other[name]) for name, value in run.model.state_dict().items())
+
+
+@pytest.mark.timeout(60)  # it once hung in the pool's shutdown
+def test_what_cannot_be_sent_to_a_process_is_said():
+    """The patch law's Data carries a function that watches the network; it was made inside another."""
+    with pytest.raises(EvenlyError, match="jobs=1"):
+        compare(None, load("patches", n=40), ["erm"], seeds=2, jobs=2, epochs=1)
