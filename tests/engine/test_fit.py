@@ -117,7 +117,14 @@ def test_running_statistics_move_once_per_step_under_sam(fit, problem):
 
 @pytest.mark.parametrize(
     ("passes", "budget", "costs", "last"),
-    [(1, 33, [20, 38], 18), (1, 40, [20, 40], 20), (1, 5, [6], 6), (2, 33, [36], 18), (2, 41, [40, 52], 6)],
+    [
+        (1, 33, [20, 38], 18),
+        (1, 40, [20, 40], 20),
+        (1, 5, [6], 6),
+        (1, 12, [12], 12),
+        (2, 33, [36], 18),
+        (2, 41, [40, 52], 6),
+    ],
 )
 def test_a_budget_stops_at_the_step_that_reaches_it(fit, net, problem, passes, budget, costs, last):
     """20 examples in batches of 6, 6, 6, 2; `epochs` does not count."""
@@ -186,9 +193,20 @@ def test_one_seed_decides_everything_and_the_global_state_is_left_alone(fit, pro
     assert results[0].history == results[1].history != results[2].history
 
 
+def test_every_epoch_and_stage_draws_anew(fit, problem):
+    """Weights that do not move, so that the losses differ by dropout alone."""
+    still = fit(epochs=2, batch_size=None, optimizer=lambda params: torch.optim.SGD(params, lr=1e-300))
+    runs = [still(dropout_net(), problem(), stage=stage) for stage in ("early", "final")]
+    assert len({row["train_loss"] for run in runs for row in run.history}) == 4
+
+
 @pytest.mark.parametrize("stop", [1, 2, 3])
-def test_a_run_in_two_parts_ends_in_the_same_bits(fit, problem, tmp_path, stop):
-    """Dropout, momentum, a state, a schedule, the best weights so far: all of it has to survive."""
+@pytest.mark.parametrize("before", ["append", "save"])
+def test_a_run_in_two_parts_ends_in_the_same_bits(fit, problem, tmp_path, monkeypatch, stop, before):
+    """Dropout, momentum, a state, a schedule, the best weights so far: all of it has to survive.
+
+    Stopped before the metrics of an epoch are written, or between them and the checkpoint, when they are ahead of it.
+    """
     data, model = problem(validation=9), dropout_net()
     settings = {"epochs": 5, "batch_size": 6, "select": "average", "schedule": schedule("cosine")}
 
@@ -196,19 +214,25 @@ def test_a_run_in_two_parts_ends_in_the_same_bits(fit, problem, tmp_path, stop):
         state["scale"] = state["scale"] * 0.9
         return losses.mean() * state["scale"]
 
-    def interrupt(epoch, optimizer):
-        if epoch == stop:
-            raise KeyboardInterrupt
-
-    def go(folder, **more):
-        return fit(**settings, folder=folder)(
-            copy.deepcopy(model), data, objective=objective, state={"scale": torch.ones(1)}, **more
+    def go(name):
+        return fit(**settings, folder=Folder(tmp_path / name, {}))(
+            copy.deepcopy(model), data, objective=objective, state={"scale": torch.ones(1)}
         )
 
-    whole = go(Folder(tmp_path / "whole", {}))
-    with pytest.raises(KeyboardInterrupt):
-        go(Folder(tmp_path / "parts", {}), before_epoch=interrupt)
-    parts = go(Folder(tmp_path / "parts", {}))
+    whole = go("whole")
+    write, calls = getattr(Folder, before), []
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) > stop:
+            raise KeyboardInterrupt
+        write(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, before, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            go("parts")
+    parts = go("parts")
     assert parts.history == whole.history
     assert (parts.cost, parts.evaluation_cost, parts.selected_epoch) == (
         whole.cost, whole.evaluation_cost, whole.selected_epoch,

@@ -18,7 +18,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "every": ("pde", {"every": 0}, "every 0"),
     "add": ("pde", {"add": -3}, "add -3 would take examples away"),
     "cap": ("pde", {"cap": 0}, "cap 0"),
-    "draw": ("pde", {"draw": "odd"}, "draw 'odd' is not known"),
+    "draw": ("pde", {"draw": "odd"}, "draw 'odd' cannot be used"),
     "factor": ("useful", {"factor": 0}, "factor 0 cannot be used"),
     "half a factor": ("useful", {"factor": 1.5}, "factor 1.5 cannot be used"),
     "separating after the end": ("useful", {"separating_epoch": 5}, r"separating_epoch 5 .*; give 1\.\.4"),

@@ -194,7 +194,7 @@ def groups(table: Comparison, data: Data | None, looks: Mapping[str, Look], pref
     for g in chosen:
         rows = [
             Bar(
-                entry["arm"], looks[entry["arm"]], entry["groups"][g], _seed_values(table, entry["arm"], g),
+                entry["arm"], looks[entry["arm"]], _or_nan(entry["groups"][g]), _seed_values(table, entry["arm"], g),
                 by_arm[entry["control"]]["groups"][g] if entry.get("control") in by_arm else None,
             )
             for entry in arms
@@ -385,6 +385,10 @@ def _seed_values(table: Comparison, arm: str, group: int) -> list[float]:
     rows = [row.get("test") or row.get("validation") or {} for row in table.rows if row["arm"] == arm]
     values = [row["groups"][group] for row in rows if "groups" in row]
     return [value for value in values if value is not None]
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _or_infinity(value: float | None) -> float:
