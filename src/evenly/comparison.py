@@ -211,7 +211,7 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for arm, runs in by_arm.items():
         first = next(iter(runs.values()))
         # where a method costs what ERM costs in some seeds only, seeds differ in their control
-        control = {seed: by_arm[run["control"]][seed] for seed, run in runs.items() if run["control"]}
+        control = {seed: c for seed, run in runs.items() if (c := by_arm.get(run["control"], {}).get(seed))}
         entry: dict[str, Any] = {
             "arm": arm, "method": first["method"], "optimizer": first["optimizer"], "seeds": len(runs),
             "control": first["control"], "control_of": first["control_of"], "rule": first["rule"],
