@@ -140,7 +140,7 @@ def captured(build: Callable[[], nn.Module], x: Tensor, y: Tensor) -> dict[str, 
     for name in ("sgd, captured", "evenly, captured"):
         torch.manual_seed(0)
         model = build().to(x.device)
-        base = SGD(model.parameters(), lr=torch.tensor(1e-3, device=x.device), momentum=0.9, foreach=True)
+        base = SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=True)
         opt = base if name.startswith("sgd") else evenly.SAM(base, rho=0.05, model=model)
 
         def closure(model: nn.Module = model, opt: Optimizer = opt) -> Tensor:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from evenly.optim.foreach import divided, norm
-from evenly.optim.perturbed import Part
+from evenly.optim.foreach import norm
+from evenly.optim.perturbed import Part, Shift
 from evenly.optim.sharpness_aware import SharpnessAware
 
 
@@ -52,7 +52,7 @@ class ASAM(SharpnessAware):
     ) -> None:
         super().__init__(base, model=model, local=local, check_finite=check_finite, rho=rho, eta=eta)
 
-    def perturbation(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    def perturbation(self) -> Iterator[Shift]:
         parts = self.gradients()
         names: dict[Tensor, str] = {}
         if self.model is not None:
@@ -60,9 +60,8 @@ class ASAM(SharpnessAware):
         T = [self._scale(part, names) for part in parts]
         Tg = [list(torch._foreach_mul(part.grads, T_w)) for part, T_w in zip(parts, T, strict=True)]
         Tg_norm = norm(Tg)
-        Tg_norm = Tg_norm.masked_fill(Tg_norm == 0, 1.0)
         for part, T_w, T_w_g in zip(parts, T, Tg, strict=True):
-            yield part.params, divided(list(torch._foreach_mul(T_w_g, T_w)), Tg_norm / part.rho)
+            yield Shift(part.params, list(torch._foreach_mul(T_w_g, T_w)), Tg_norm / part.rho)
 
     @staticmethod
     def _scale(part: Part, names: dict[Tensor, str]) -> list[Tensor]:

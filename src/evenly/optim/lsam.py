@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from evenly.errors import EvenlyError
-from evenly.optim.perturbed import wrappable
+from evenly.optim.perturbed import Shift, wrappable
 from evenly.optim.sam import along_gradient
 from evenly.optim.sharpness_aware import SharpnessAware
 
@@ -58,7 +58,7 @@ class LSAM(SharpnessAware):
                 )
         super().__init__(base, model=model, local=local, check_finite=check_finite, rho=rho)
 
-    def perturbation(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    def perturbation(self) -> Iterator[Shift]:
         return along_gradient(self.gradients(among=set(self.params)))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from evenly.errors import EvenlyError
-from evenly.optim.foreach import alike, norm
+from evenly.optim.foreach import add_divided, alike, norm
 from evenly.optim.snapshot import Snapshot
 
 Loss = TypeVar("Loss")
@@ -38,6 +38,14 @@ class Part(NamedTuple):
         """The group's radius; negative where the base maximizes, whose worst neighbour lies downhill."""
         rho: float | Tensor = self.group["rho"]
         return -rho if self.group.get("maximize") else rho
+
+
+class Shift(NamedTuple):
+    """What `ascend` adds to some parameters: directions / by, and nothing where ``by`` is 0."""
+
+    params: list[Tensor]
+    directions: list[Tensor]
+    by: Tensor
 
 
 def wrappable(base: Optimizer) -> Optimizer:
@@ -98,8 +106,8 @@ class PerturbedOptimizer(Optimizer):
         self.__setstate__({"base": base, "check_finite": check_finite})
 
     @abstractmethod
-    def perturbation(self) -> Iterable[tuple[list[Tensor], list[Tensor]]]:
-        """Lists of parameters, each with the list of what :meth:`ascend` adds to them."""
+    def perturbation(self) -> Iterable[Shift]:
+        """eps, as what :meth:`ascend` adds to the parameters."""
 
     @torch.no_grad()
     def ascend(self) -> None:
@@ -107,10 +115,10 @@ class PerturbedOptimizer(Optimizer):
         if self.ascended:
             raise EvenlyError("ascend() was called twice: the weights are perturbed already; call restore() first")
         shifts = list(self.perturbation())
-        self._weights.take(param for params, _ in shifts for param in params)
+        self._weights.take(param for shift in shifts for param in shift.params)
         self.ascended = True
-        for params, eps in shifts:
-            torch._foreach_add_(params, eps)
+        for shift in shifts:
+            add_divided(*shift)
         # An autocast region around the whole step would give the next pass its casts of the old weights.
         torch.clear_autocast_cache()
 
@@ -140,12 +148,13 @@ class PerturbedOptimizer(Optimizer):
         """
         parts = []
         for index, group in enumerate(self.param_groups):
-            with_gradient = [p for p in group["params"] if p.grad is not None]
-            if any(p.grad.layout != torch.strided for p in with_gradient):
+            grads = {p: g for p in group["params"] if (g := p.grad) is not None}
+            if any(g.layout is not torch.strided for g in grads.values()):
                 self._refuse_sparse(index)
-            for params in alike(p for p in with_gradient if among is None or p in among):
-                grads = [_at_least_single(p.grad) for p in params if p.grad is not None]
-                parts.append(Part(group, params, grads))
+            for params in alike(grads if among is None else [p for p in grads if p in among]):
+                theirs = [grads[p] for p in params]
+                half = params[0].dtype in (torch.float16, torch.bfloat16)
+                parts.append(Part(group, params, [g.float() for g in theirs] if half else theirs))
         if not parts:
             which = "parameter of the optimizer" if among is None else "parameter chosen for the perturbation"
             raise EvenlyError(
@@ -279,7 +288,3 @@ class PerturbedOptimizer(Optimizer):
             f"parameter {index} of group {group}, of shape {tuple(params[index].shape)}, has a sparse "
             "gradient, but a perturbation is dense; make its layer with sparse=False"
         )
-
-
-def _at_least_single(grad: Tensor) -> Tensor:
-    return grad.float() if grad.dtype in (torch.float16, torch.bfloat16) else grad

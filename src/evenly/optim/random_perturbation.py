@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from evenly.optim.foreach import alike
-from evenly.optim.perturbed import Loss, PerturbedOptimizer
+from evenly.optim.perturbed import Loss, PerturbedOptimizer, Shift
 
 
 class RandomPerturbation(PerturbedOptimizer):
@@ -42,12 +41,13 @@ class RandomPerturbation(PerturbedOptimizer):
     def __init__(self, base: Optimizer, sigma: float = 0.01, *, check_finite: bool = False) -> None:
         super().__init__(base, check_finite=check_finite, sigma=sigma)
 
-    def perturbation(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    def perturbation(self) -> Iterator[Shift]:
         for group in self.param_groups:
             for w in alike(p for p in group["params"] if p.requires_grad):
                 sizes = [p.numel() for p in w]
-                delta = torch.randn(sum(sizes), device=w[0].device, dtype=w[0].dtype) * group["sigma"]
-                yield w, [piece.view_as(p) for piece, p in zip(delta.split(sizes), w, strict=True)]
+                noise = torch.randn(sum(sizes), device=w[0].device, dtype=w[0].dtype)
+                directions = [piece.view_as(p) for piece, p in zip(noise.split(sizes), w, strict=True)]
+                yield Shift(w, directions, torch.ones((), dtype=torch.float64) / group["sigma"])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss] | None = None, *, scaler: GradScaler | None = None) -> Loss:

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from evenly.optim.foreach import divided, norm
-from evenly.optim.perturbed import Part
+from evenly.optim.foreach import norm
+from evenly.optim.perturbed import Part, Shift
 from evenly.optim.sharpness_aware import SharpnessAware
 
 
@@ -50,13 +50,12 @@ class SAM(SharpnessAware):
     ) -> None:
         super().__init__(base, model=model, local=local, check_finite=check_finite, rho=rho)
 
-    def perturbation(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    def perturbation(self) -> Iterator[Shift]:
         return along_gradient(self.gradients())
 
 
-def along_gradient(parts: list[Part]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+def along_gradient(parts: list[Part]) -> Iterator[Shift]:
     """eps = rho g / ||g||_2, each group with its own rho, and 0 where g is."""
     g_norm = norm(part.grads for part in parts)
-    g_norm = g_norm.masked_fill(g_norm == 0, 1.0)
     for part in parts:
-        yield part.params, divided(part.grads, g_norm / part.rho)
+        yield Shift(part.params, part.grads, g_norm / part.rho)

@@ -46,6 +46,8 @@ class SharpnessAware(PerturbedOptimizer):
     model: nn.Module | None
     local: bool
     _models: list[nn.Module] | None
+    _normalizing: list[nn.Module] | None
+    """The layers with running statistics, looked up once: to walk a deep network every step would be slow."""
 
     def __init__(
         self,
@@ -87,12 +89,14 @@ class SharpnessAware(PerturbedOptimizer):
         The running statistics of ``model`` are kept as they are now; :meth:`restore` brings them back.
         """
         super().ascend()
+        if self._normalizing is None and self._models is not None:
+            modules = (module for model in self._models for module in model.modules())
+            self._normalizing = [module for module in modules if set(RUNNING_STATISTICS) & set(module._buffers)]
         self._statistics.take(
             buffer
-            for model in self._models or ()
-            for module in model.modules()
-            for name, buffer in module.named_buffers(recurse=False)
-            if name in RUNNING_STATISTICS
+            for module in self._normalizing or ()
+            for name in RUNNING_STATISTICS
+            if (buffer := module._buffers.get(name)) is not None
         )
 
     @torch.no_grad()
@@ -104,6 +108,7 @@ class SharpnessAware(PerturbedOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
         self._models = None if self.model is None else [self.model]  # a network may have come with the group
+        self._normalizing = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "model": self.model, "local": self.local}
@@ -112,6 +117,7 @@ class SharpnessAware(PerturbedOptimizer):
         super().__setstate__(state)
         self._statistics = Snapshot()
         self._models = None if self.model is None else [self.model]
+        self._normalizing = None
 
     def _unsynced(self) -> AbstractContextManager[None]:
         if not self.local:
