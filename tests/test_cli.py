@@ -247,6 +247,12 @@ def test_a_folder_that_is_taken(evenly, mine, tmp_path):
     assert snapshot(tmp_path) == before
 
 
+def test_a_name_of_two_lines_is_still_one_line(evenly, mine, tmp_path):
+    (tmp_path / "two\nlines").mkdir()
+    (tmp_path / "two\nlines/chapter1.tex").write_text("dear to somebody")
+    refused(evenly("train", mine(), "--out", "two\nlines", *QUICK), "two lines is not empty and holds no run")
+
+
 def test_a_folder_that_cannot_be_made(evenly, mine):
     refused(evenly("train", mine(), "--out", "/proc/nowhere/run", *QUICK), "/proc/nowhere")
     refused(evenly("compare", mine(), "--out", "/proc/nowhere/run", *QUICK), "/proc/nowhere")

@@ -323,6 +323,14 @@ def test_finished_runs_are_not_repeated_and_seeds_and_methods_can_be_added(tmp_p
     assert json.loads((tmp_path / "out/results.json").read_text()) == json.loads(json.dumps(more.as_json()))
 
 
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    ask = {"model": "mlp", "data": law, "methods": ["useful"], "batch_size": BATCH}
+    kinds = {"seeds": np.arange(2), "epochs": np.int64(2), "options": {"useful": {"factor": np.int64(3)}}}
+    rows = compare(**ask, **kinds, out=tmp_path / "out").rows
+    again = compare(**ask, seeds=2, epochs=2, options={"useful": {"factor": 3}}, out=tmp_path / "out").rows
+    assert rows == again
+
+
 @pytest.mark.parametrize("at", [3, 9, 17])
 def test_an_interrupted_comparison_goes_on(tmp_path, monkeypatch, steps, at):
     whole = compare("mlp", law, ["erm", "useful"], seeds=2, **QUICK)

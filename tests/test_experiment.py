@@ -230,8 +230,8 @@ def test_the_model_carries_the_weights_of_the_epoch_named(data):
 
 def test_a_finished_run_is_read_back(data, tmp_path, monkeypatch):
     first = train("mlp", data, "useful", out=tmp_path / "run", **QUICK)
-    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*.pt")}
-    results = (tmp_path / "run/results.json").read_bytes()
+    kept = [*(tmp_path / "run").rglob("*.pt"), tmp_path / "run/config.json", tmp_path / "run/results.json"]
+    stamps = {p: p.stat().st_mtime_ns for p in kept}
 
     def no_step(*arguments, **options):
         raise AssertionError("trained again")
@@ -243,7 +243,6 @@ def test_a_finished_run_is_read_back(data, tmp_path, monkeypatch):
     assert again.history == first.history
     assert again.selection.indices.equal(first.selection.indices)
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
-    assert (tmp_path / "run/results.json").read_bytes() == results
 
 
 @pytest.mark.parametrize("epochs_done", [1, 3])
@@ -375,6 +374,16 @@ def test_groups_that_never_occurred_in_training(tmp_path):
     assert run.results["test"]["groups"][:2] == [None, None]
 
 
+def test_a_loss_that_overflows_on_other_data_than_training_is_left_out(tmp_path):
+    """JSON has no infinity; the accuracy still counts."""
+    x, y, _ = arrays()
+    far = torch.full((4, 3), 3e38) * torch.tensor([1, -1, 1, -1])[:, None]
+    data = Data(train=(x, y), validation=(far, y[:4]), test=(far, y[:4]))
+    run = train(nn.Linear(3, 2), data, out=tmp_path, **QUICK)
+    assert run.results["test"]["loss"] is None
+    assert run.history[-1]["validation"]["loss"] is None
+
+
 # What it never touches
 
 
@@ -430,6 +439,9 @@ def test_a_run_on_random_augmentation_resumes_exactly(tmp_path):
     parts = train("mlp", Jittered("torch"), "useful", out=tmp_path / "parts", **settings)
     assert parts.selection.indices.equal(whole.selection.indices)
     assert same_weights(parts.model, whole.model)
+    read_back = train("mlp", Jittered("torch"), "useful", out=tmp_path / "whole", **settings)
+    for other in (parts, read_back):
+        assert other.results | {"seconds": 0} == whole.results | {"seconds": 0}
 
 
 def test_default_dtype_threads_and_gradient_mode_are_left_alone(data):

@@ -68,6 +68,17 @@ def test_groups_of_another_length_are_refused():
         evenly.group_accuracy(logits([0, 1, 1]), [0, 1, 1], [0, 1])
 
 
+@pytest.mark.parametrize("labels", [[0], [[0], [1], [1]], [0, 1]], ids=str)
+def test_labels_of_another_shape_are_refused_not_stretched(labels):
+    with pytest.raises(EvenlyError, match="labels"):
+        evenly.group_accuracy(logits([0, 1, 1]), labels, [0, 1, 1])
+
+
+def test_nothing_to_measure_is_refused():
+    with pytest.raises(EvenlyError):
+        evenly.group_accuracy(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), [])
+
+
 examples = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=30)
 
 

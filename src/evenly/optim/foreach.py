@@ -48,7 +48,7 @@ def _total(norms: list[Tensor]) -> Tensor:
 
 
 def add_divided(tensors: list[Tensor], directions: list[Tensor], by: Tensor) -> None:
-    """tensors += directions / by, in place, and nothing where the 0-d tensor ``by`` is 0; it may lie on another device."""
+    """tensors += directions / by, in place; nothing where the 0-d tensor ``by`` is 0. It may lie on another device."""
     if by.device.type == "cpu":  # reading a number is free here, and a fused multiply and add takes half the time
         number = by.item()
         if 1e-30 < abs(number) < 1e30:
