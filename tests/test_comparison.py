@@ -266,6 +266,27 @@ def test_options_go_to_their_method_only():
     assert table.plan["options"] == {"useful": {"factor": 3}, "pde": {"warmup_epochs": 1}}
 
 
+def test_a_setting_of_one_method_comes_before_that_of_all():
+    """And its control keeps what the others have, the epochs of ERM being the unit of cost."""
+    table = compare("mlp", law, ["erm", "pde"], seeds=1, options={"pde": {"lr": 0.01, "epochs": 2}}, **QUICK)
+    rates = {arm: [row["lr"] for row in run.history] for (arm, _), run in table.runs.items()}
+    control = "erm+sgd at the cost of pde+sgd"
+    assert rates["pde+sgd"] == [0.01] * 2
+    assert rates["erm+sgd"] == [0.1] * EPOCHS
+    assert set(rates[control]) == {0.1}
+    rows = rows_of(table)
+    assert rows["pde+sgd", 0]["cost_multiple"] == pytest.approx(rows["pde+sgd", 0]["cost"] / (EPOCHS * N))
+    assert 0 <= rows[control, 0]["cost"] - rows["pde+sgd", 0]["cost"] < BATCH + 1
+
+
+def test_erm_is_no_control_where_its_own_settings_give_it_another_cost():
+    table = compare("mlp", law, ["erm", "group_dro"], seeds=1, options={"erm": {"epochs": 2 * EPOCHS}}, **QUICK)
+    rows = rows_of(table)
+    group_dro = rows["group_dro+sgd", 0]
+    assert rows["erm+sgd", 0]["cost"] == 2 * group_dro["cost"]
+    assert 0 <= rows[group_dro["control"], 0]["cost"] - group_dro["cost"] < BATCH + 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -12,12 +12,13 @@ import math
 import os
 import pickle
 import signal
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,15 @@ def _worker() -> None:
     torch.set_num_threads(1)
     # at Ctrl-C the parent says what there is to say; what a worker has written is whole at any moment
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot stop its workers, which would wait for work for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _slug(arm: str) -> str:
