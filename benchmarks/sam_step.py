@@ -117,11 +117,13 @@ def variants(build: Callable[[], nn.Module], x: Tensor, y: Tensor, foreach: bool
 
     steps["two-step"] = two_step
     try:
-        from pytorch_optimizer import SAM as Theirs
+        import pytorch_optimizer
     except ImportError:
         return steps
     model, base = start()
-    theirs = Theirs(model.parameters(), base_optimizer=SGD, rho=0.05, lr=1e-3, momentum=0.9, foreach=foreach)
+    theirs = pytorch_optimizer.SAM(
+        model.parameters(), base_optimizer=SGD, rho=0.05, lr=1e-3, momentum=0.9, foreach=foreach
+    )
     first = backward(model, lambda: None)
 
     def pytorch_optimizer_step() -> None:
@@ -158,7 +160,8 @@ def captured(build: Callable[[], nn.Module], x: Tensor, y: Tensor) -> dict[str, 
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             opt.step(closure)
-        steps[name] = graph.replay
+        # the graph reads and writes the memory of these, so they must live as long as it does
+        steps[name] = lambda graph=graph, kept=(model, opt): graph.replay()  # type: ignore[misc]
     return steps
 
 

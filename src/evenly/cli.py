@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -59,7 +61,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for results.json, report.html and the runs.")] = Path(
         "evenly-demo"
     ),
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(help="The first of four seeds.")] = 10,
     device: Device = "cpu",
     jobs: Annotated[
         int | None,
@@ -302,9 +304,10 @@ def _list(rows: dict[str, str], as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    width = max(map(len, rows))
+    width = max(map(len, rows)) + 2
+    columns = shutil.get_terminal_size().columns
     for name, summary in rows.items():
-        print(f"{name:<{width}}  {summary}")
+        print(textwrap.fill(summary, columns, initial_indent=f"{name:<{width}}", subsequent_indent=" " * width))
 
 
 def _with_options(summary: str, options: dict[str, Any]) -> str:

@@ -81,13 +81,10 @@ def compare(
         out: a folder; work that was interrupted there goes on, finished runs are not repeated.
         settings: as for `evenly.train`, for all arms alike.
     """
-    seeds = list(range(seeds)) if isinstance(seeds, int) else [int(s) for s in seeds]
-    methods, optimizers, options = (
-        list(dict.fromkeys(methods)),
-        list(dict.fromkeys(optimizers)),
-        options or {},
-    )
-    _check(methods, optimizers, seeds, options, settings, jobs)
+    seeds = [int(s) for s in seeds] if isinstance(seeds, Iterable) else list(range(int(seeds)))
+    methods = list(dict.fromkeys([methods] if isinstance(methods, str) else methods))
+    optimizers = list(dict.fromkeys([optimizers] if isinstance(optimizers, str) else optimizers))
+    options, settings = _check(methods, optimizers, seeds, options or {}, settings, jobs)
     folder = None if out is None else _open(Path(out), model, data, data_options or {}, options, settings)
     job = _Seed(model, data, data_options or {}, methods, optimizers, controls, options, device, folder, settings)
     done: dict[int, list[tuple[dict[str, Any], Run]]] = {}
@@ -100,9 +97,9 @@ def compare(
             _check_sendable(job)
             pool = ProcessPoolExecutor(min(jobs, len(seeds)), get_context("spawn"), _worker)
             try:
-                waiting = {pool.submit(job, seed): seed for seed in seeds}
+                waiting = {pool.submit(_in_bytes, job, seed): seed for seed in seeds}
                 for finished in as_completed(waiting):
-                    done[waiting[finished]] = finished.result()
+                    done[waiting[finished]] = pickle.loads(finished.result())
                     bar(len(done) / len(seeds), f"seed {waiting[finished]} done")
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
@@ -150,10 +147,8 @@ class _Seed:
                 result = train(
                     self.model, data, method, optimizer, seed=seed, device=self.device, budget=budget, out=out,
                     progress=lambda share, note: progress((len(done) + share) / (2 * len(arms)), arm),
-                    **self.settings | options,
+                    unit=erm_cost(data, plan["epochs"]), **self.settings | options,
                 )  # fmt: skip
-                # the unit is ERM's cost under the settings common to all, not under those of one method
-                result.results["cost_multiple"] = result.cost / erm_cost(data, plan["epochs"])
                 done[arm] = ({"arm": arm, **result.results, "control": None, "control_of": None}, result)
             return done[arm][1]
 
@@ -165,13 +160,17 @@ class _Seed:
                 continue
             other, its_optimizer = control
             same_cost = f"{other}+{its_optimizer}"
-            options = dict(self.options.get(other, {}))
+            # what the user set for this method alone, its control gets too; a recipe's settings suit the method only
+            own = self.options.get(method, {})
+            shared = {name: value for name, value in own.items() if name in KINDS and name not in ("epochs", "model")}
+            options = self.options.get(other, {}) | shared
             if other == "random_upsample":
                 assert result.selection is not None
                 options |= {"count": len(result.selection.indices), "factor": result.selection.factor}
             budget: float | None = result.cost
             passes = 2 if its_optimizer in PLAIN else 1
-            if other == "erm" and math.isclose(result.cost, passes * erm_cost(data, plan["epochs"])):
+            its_epochs = resolve(data, other, self.settings | options)[0]["epochs"]
+            if other == "erm" and not shared and math.isclose(result.cost, passes * erm_cost(data, its_epochs)):
                 budget = None
             else:
                 same_cost = f"{same_cost} at the cost of {arm}"
@@ -262,8 +261,6 @@ def _arms(methods: list[str], optimizers: list[str]) -> list[tuple[str, str]]:
 
 def _control(method: str, optimizer: str) -> tuple[str, str] | None:
     """(method, optimizer) of the control: plain ERM for SAM with ERM; other methods keep their optimizer."""
-    if method == "random_upsample":
-        return ("erm", optimizer)
     if method != "erm":
         return find(method).control, optimizer
     return ("erm", PLAIN[optimizer]) if optimizer in PLAIN else None
@@ -276,24 +273,27 @@ def _check(
     options: dict[str, Any],
     settings: dict[str, Any],
     jobs: int,
-) -> None:
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Refuse what cannot work; the options and settings, with plain numbers."""
     arms = _arms(methods, optimizers)
     for method in [*(method for method, _ in arms), *options]:
         find(method)
     for optimizer in [optimizer for _, optimizer in arms]:
         if optimizer not in OPTIMIZERS:
             raise unknown("optimizer", optimizer, OPTIMIZERS)
-    checked("setting", settings, KINDS)
+    settings = checked("setting", settings, KINDS)
     for method, given in options.items():
         own = find(method)
         kinds = kinds_of(own.run)
-        checked(f"option of {method}", given, KINDS | {name: kinds[name] for name in own.options})
+        own_kinds = KINDS | {name: kinds[name] for name in own.options}
+        options = options | {method: checked(f"option of {method}", given, own_kinds)}
     if not arms or not seeds:
         raise EvenlyError("there is nothing to compare; give at least one method, one optimizer and one seed")
     if len(set(seeds)) != len(seeds):
         raise EvenlyError(f"a seed stands twice in {seeds}; a run repeated is no second observation")
     if jobs < 1:
         raise EvenlyError(f"jobs {jobs} cannot work; give at least 1")
+    return options, settings
 
 
 def _open(
@@ -340,6 +340,11 @@ def _check_sendable(job: _Seed) -> None:
         raise EvenlyError(
             f"this model or data cannot be sent to another process ({error}); use jobs=1, or give both by name"
         ) from None
+
+
+def _in_bytes(job: _Seed, seed: int) -> bytes:
+    """A seed's results by value: as they are, every tensor would hold a file open in the parent."""
+    return pickle.dumps(job(seed))
 
 
 def _worker() -> None:

@@ -30,9 +30,13 @@ COMPARISONS: list[dict[str, Any]] = [
     },
 ]
 SEEDS = 4
+FIRST_SEED = 10
+"""The digits' recipe was chosen on validation sets of seeds 0-9; what is reported is from others."""
 
 
-def demo(out: str | Path = "evenly-demo", seed: int = 0, device: str = "cpu", jobs: int = 2) -> list[Comparison]:
+def demo(
+    out: str | Path = "evenly-demo", seed: int = FIRST_SEED, device: str = "cpu", jobs: int = 2
+) -> list[Comparison]:
     """Run both comparisons on `SEEDS` seeds from `seed` on; leaves `results.json` and `report.html`, and resumes."""
     from evenly.report import comparison_page
 

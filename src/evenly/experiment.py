@@ -7,7 +7,6 @@ run.model, run.results, run.history
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -74,6 +73,7 @@ def train(
     budget: float | None = None,
     out: str | Path | None = None,
     data_options: dict[str, Any] | None = None,
+    unit: float | None = None,
     progress: Callable[[float, str], None] | None = None,
     **settings: Any,
 ) -> Run:
@@ -87,6 +87,7 @@ def train(
         seed: decides the data (of a named law), the initial weights and every draw.
         budget: example-gradients to stop at, instead of epochs; for erm and random_upsample, which serve as controls.
         out: the run's folder; a run that was interrupted there goes on, a finished one is read back.
+        unit: the cost that is called 1.00x; that of ERM for as many epochs where not given.
         settings: epochs, batch_size (None: full batch), lr, momentum, weight_decay, rho, schedule, select
             ("last", "average", "worst-group", "worst-class"), evaluate_every, model_options; anything else is an
             option of the method.
@@ -106,7 +107,9 @@ def train(
             "model": {"name": model_name, "options": plan["model_options"], "fingerprint": fingerprint(fresh())},
             "method": {"name": method, "options": options},
             "optimizer": name_of(optimizer),
-            "settings": {key: name_of(value) for key, value in plan.items() if key not in ("model", "model_options")},
+            "optimizer_settings": _settings_of(optimizer),
+            "settings": {key: value for key, value in plan.items() if key not in ("model", "model_options")}
+            | {"schedule": _schedule_name(plan["schedule"])},
             "budget": budget,
             "seed": seed,
         }
@@ -118,9 +121,7 @@ def train(
                 folder=None if out is None else Folder(out, config), progress=progress or bar,
             )  # fmt: skip
             run = chosen(fresh, data, fit, **options)
-        run.results = _results(
-            run, data, config, erm_cost(data, resolve(data, "erm", settings, strict=False)[0]["epochs"])
-        )
+        run.results = _results(run, data, config, unit or erm_cost(data, plan["epochs"]))
         if fit.folder is not None:
             _leave_behind(run, data, config, fit.folder)
     return run
@@ -157,17 +158,12 @@ def as_device(name: str) -> torch.device:
     return device
 
 
-def resolve(
-    data: Data, method: str, settings: Mapping[str, Any], strict: bool = True
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(settings of training, options of the method): from the user, else the data's recipe, else the defaults.
-
-    `strict` refuses what the method has no option for; without it such settings are left out.
-    """
+def resolve(data: Data, method: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(settings of training, options of the method): from the user, else the data's recipe, else the defaults."""
     recipe = dict(data.recipe)
     given = recipe.pop("options", {}).get(method, {}) | dict(settings)
     own = find(method)
-    if strict and (foreign := [name for name in given if name not in KINDS and name not in own.options]):
+    if foreign := [name for name in given if name not in KINDS and name not in own.options]:
         raise unknown(f"setting or option of {method}", foreign[0], [*KINDS, *own.options])
     plan = DEFAULTS | recipe | checked("setting", {k: v for k, v in given.items() if k in KINDS}, KINDS)
     return plan, own.checked({name: value for name, value in given.items() if name in own.options})
@@ -176,6 +172,19 @@ def resolve(
 def name_of(value: Any) -> Any:
     """A function by its name, for a configuration; anything else as it is."""
     return getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
+
+
+def _schedule_name(schedule: Any) -> Any:
+    """A schedule of the user's own by its course, so that another one is not taken for it on resume."""
+    return [float(schedule(step / 10)) for step in range(10)] if callable(schedule) else schedule
+
+
+def _settings_of(optimizer: str | Callable[[Any], Optimizer]) -> str | None:
+    """What an optimizer made by a user's function is, so that another one is not taken for it on resume."""
+    if isinstance(optimizer, str):
+        return None
+    built = optimizer([nn.Parameter(torch.zeros(1))])
+    return f"{type(built).__name__} {sorted((k, v) for k, v in built.defaults.items() if not callable(v))}"
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -236,6 +245,4 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
         reseed(derive(config["seed"], "results", name))
         outputs = outputs_of(run.model, Batches(split, config["settings"]["batch_size"], device)).cpu()
         row[name] = measure(outputs, split, data)
-        if not math.isfinite(row[name]["loss"]):
-            row[name]["loss"] = None
     return row

@@ -35,7 +35,7 @@ def as_dataset(data: Data) -> Data:
 
 @pytest.mark.parametrize(
     ("count", "size", "expected"),
-    [(12, 5, [5, 5, 2]), (11, 5, [5, 6]), (10, 5, [5, 5]), (6, 5, [6]), (3, 5, [3]), (3, 1, [1, 2]), (9, None, [9])],
+    [(12, 5, [5, 5, 2]), (11, 5, [5, 6]), (10, 5, [5, 5]), (6, 5, [6]), (3, 5, [3]), (3, 1, [1, 1, 1]), (9, None, [9])],
 )
 @pytest.mark.parametrize("loader", [False, True])
 def test_sizes_and_contents(problem, count, size, expected, loader):

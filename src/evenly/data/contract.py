@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from evenly.errors import EvenlyError
 
+MOST_GROUPS = 100_000
 SPLITS = ("train", "validation", "test")
 
 
@@ -250,4 +251,9 @@ def _as_groups(groups: Any, name: str, count: int) -> Tensor:
     tensor = _as_integers(tensor, f"{name} groups", count)
     if int(tensor.min()) < 0:
         raise EvenlyError(f"{name} groups hold {int(tensor.min())}; number the groups from 0")
+    if int(tensor.max()) >= MOST_GROUPS:
+        raise EvenlyError(
+            f"{name} groups hold {int(tensor.max())}; number them from 0 without gaps, "
+            "e.g. numpy.unique(groups, return_inverse=True)[1]"
+        )
     return tensor

@@ -49,7 +49,7 @@ class EpochSampler(Sampler[int]):
         self.epoch = int(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch and the seed: all that the draws depend on."""
+        """The epoch and the seed: beside the arguments it was made with, all that the draws depend on."""
         return {"epoch": self.epoch, "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -2,11 +2,12 @@
 
 Two things are called average accuracy in this field; both are here. `mean` counts every example once. `weighted` weighs
 the groups' accuracies by how frequent the groups are in training, so that a test set with balanced groups still tells
-what a user with the training distribution would see (Deng et al. 2023 report this one).
+what a user with the training distribution would see (the code of Deng et al. 2023 reports this one).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,10 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
         train_groups: the training set's groups, in the same form; without it there is no weighted average.
     """
     outputs, labels = torch.as_tensor(outputs), torch.as_tensor(labels)
+    if labels.ndim != 1 or len(labels) != len(outputs) or not len(labels):
+        raise EvenlyError(
+            f"labels of shape {tuple(labels.shape)} do not go with outputs {tuple(outputs.shape)}; give (N,) and (N, K)"
+        )
     right = (predictions(outputs) == labels).double()
     train_groups = None if train_groups is None else torch.as_tensor(train_groups)
     count = max(_count(torch.as_tensor(groups)), 0 if train_groups is None else _count(train_groups))
@@ -61,9 +66,10 @@ def measure(outputs: Tensor, split: Split, data: Data) -> dict[str, Any]:
     """What is reported of a split: accuracy, loss, worst class, and by group where there are groups."""
     labels = split.labels
     by_class = group_accuracy(outputs, labels, labels)
+    loss = float(losses(outputs, labels).double().mean())
     row: dict[str, Any] = {
         "accuracy": by_class.mean,
-        "loss": float(losses(outputs, labels).double().mean()),
+        "loss": loss if math.isfinite(loss) else None,  # JSON has no infinity
         "worst_class": by_class.worst,
     }
     if split.groups is not None:

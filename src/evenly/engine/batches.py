@@ -56,13 +56,13 @@ class Batches:
     def epoch(self, sampler: EpochSampler) -> Iterator[Batch]:
         """The batches of the sampler's epoch.
 
-        A full batch is put together once and kept while its members stay and no layer has written into it.
+        A full batch of tensors is put together once and kept while its members stay and no layer has written into it.
         """
         if self.batch_size is not None:
             yield from self._read(sampler.indices(), self.batch_size)
             return
         members = sampler.members()
-        kept = self._whole
+        kept = self._whole if isinstance(self.split.inputs, Tensor) else None
         if kept is None or kept[1].x._version != kept[2] or not torch.equal(kept[0], members):
             batch = next(self._read(members, max(len(members), 1)))
             kept = self._whole = (members, batch, batch.x._version)
@@ -97,7 +97,7 @@ class Batches:
 def _cut(indices: Tensor, batch_size: int) -> list[Tensor]:
     """Batches of indices; a last one of a single example joins the one before, since batch normalisation needs two."""
     parts = list(indices.split(batch_size))
-    if len(parts) > 1 and len(parts[-1]) == 1:
+    if batch_size > 1 and len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     return parts
 

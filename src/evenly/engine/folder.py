@@ -78,6 +78,10 @@ class Folder:
     def save(self, stage: str, state: dict[str, Any]) -> None:
         """Replace the checkpoint of a stage. It waits for the disk once a second at most: epochs can be short."""
         sync = time.monotonic() - self._synced > 1
+        metrics = self.path / "metrics.jsonl"
+        if sync and metrics.exists():  # the checkpoint must not outlive, in a loss of power, the lines it counts on
+            with metrics.open("rb") as file:
+                os.fsync(file.fileno())
         with atomic(self.path / "checkpoint" / f"{stage}.pt", sync) as file:
             torch.save(state, file)
         if sync:
@@ -147,6 +151,8 @@ def read_json(path: Path) -> Any:
 
 def _difference(there: dict[str, Any], asked: dict[str, Any]) -> str:
     for key in sorted(set(there) | set(asked)):
+        if isinstance(there.get(key), dict) and isinstance(asked.get(key), dict) and there[key] != asked[key]:
+            return _difference(there[key], asked[key])
         if there.get(key) != asked.get(key):
             return f"its {key} is {there.get(key)!r}, not {asked.get(key)!r}"
     return "settings differ"

@@ -67,8 +67,7 @@ class Run:
     out: Path | None = None
 
     def outputs(self, split: Split) -> Tensor:
-        """The network's outputs on a split, in order, in eval mode, on the CPU; counted as a method's own cost."""
+        """The network's outputs on a split, in order, in eval mode, on the CPU."""
         device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
-        self.cost += FORWARD * len(split)
         with isolated(derive(self.seed, "outputs", split.name)):
             return outputs_of(self.model, Batches(split, None, device)).cpu()

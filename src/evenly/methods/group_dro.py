@@ -4,8 +4,9 @@ Weights q over groups rise with the groups' losses, and the objective is the q-w
 
     q_g <- q_g exp(step_size (l_g + C / sqrt(n_g))),  renormalised;     minimise  sum_g q_g l_g
 
-Batches are drawn with all groups equally often. A group that is absent from a batch says nothing about its loss: its
-weight stays as it is, and the groups present share what they had together.
+The term in C is their adjustment for small groups. Batches are drawn with all groups equally often. A group that is
+absent from a batch says nothing about its loss: its weight stays as it is, and the groups present share what they had
+together.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ def group_dro(model: Factory, data: Data, fit: Fit, *, step_size: float = 0.01, 
     groups = data.train.groups
     counts = torch.bincount(groups, minlength=data.group_count)
     present = counts > 0
-    q = present.float() / present.sum()
-    margin = C / counts.clamp(min=1).sqrt()
+    q = present.double() / present.sum()
+    margin = C / counts.clamp(min=1).double().sqrt()
 
     def objective(losses: Tensor, batch: Batch, state: State) -> Tensor:
         assert batch.group is not None
         group_losses, here = mean_by_group(losses, batch.group, len(counts))
         if batch.first:
-            state["q"] = exponentiated(state["q"], group_losses.detach() + margin.to(losses), here, step_size)
-        return (state["q"] * group_losses).sum()
+            adjusted = group_losses.detach() + margin.to(losses.device)
+            state["q"] = exponentiated(state["q"], adjusted, here, step_size)
+        return (state["q"].to(losses) * group_losses).sum()
 
     # on the full batch every group's mean is exact, and drawing some examples twice would only add noise
     sampler: EpochSampler = Everything(len(groups)) if fit.batch_size is None else GroupBalanced(groups, seed=fit.seed)

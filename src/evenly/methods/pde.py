@@ -36,8 +36,9 @@ def pde(
 ) -> Run:
     """Train on a group-balanced subset first, then add the rest a little at a time.
 
-    Where not given, the warm-up takes two thirds of the epochs and the rest holds ten expansions, each a twentieth of
-    the balanced set. `decay` multiplies the learning rate at the end of the warm-up; `add="all"` expands at once.
+    Where not given (the defaults are evenly's own; the paper sets them per data set), the warm-up takes two thirds of
+    the epochs and the rest holds ten expansions, each a twentieth of the balanced set. `decay` multiplies the learning
+    rate at the end of the warm-up; `add="all"` expands at once.
     """
     warmup_epochs = max(1, 2 * fit.epochs // 3) if warmup_epochs is None else warmup_epochs
     if not 0 < warmup_epochs <= fit.epochs:

@@ -18,13 +18,17 @@ import torch
 from torch import Tensor
 
 from evenly.data import Data, Upsample
-from evenly.engine import Fit, Run, Selection, losses, probabilities
+from evenly.engine import FORWARD, Fit, Run, Selection, losses, probabilities
 from evenly.engine.losses import single
 from evenly.errors import EvenlyError
 from evenly.methods.registry import Factory, method
 
 SHRUNK = 0.25
-"""The drop in training loss has shrunk when it is under this share of its peak (evenly's reading of section 4)."""
+"""The drop in training loss has shrunk when it is under this share of its peak.
+
+The paper separates "when the change in training error starts to shrink"; that this is read off the loss, and where it
+has shrunk enough, is evenly's choice, and so is clustering probabilities where eq. 12 clusters f(x; W).
+"""
 
 ALIKE = 12
 """Outputs that agree to this many digits are the same: a class learned to the last digit has no two clusters."""
@@ -53,9 +57,13 @@ def useful(
 
     early = fit(model(), data, stage="early", until=separated, select="last", evaluate_every=None)
     hard = hard_examples(early.outputs(data.train), data.train.labels, on=on, seed=fit.seed)
-    run = fit(model(), data, sampler=Upsample(hard, len(data.train), factor, fit.seed), spent=early.cost)
+    spent = early.cost + FORWARD * len(data.train)
+    run = fit(model(), data, sampler=Upsample(hard, len(data.train), factor, fit.seed), spent=spent)
+    why = "the costlier of two clusters of early outputs in each class"
+    if separating_epoch is None and not separated(early.history):
+        why += "; the drop in training loss never shrank, so they were separated at the end of a whole run"
     run.selection = Selection(
-        hard, torch.full_like(hard, factor), "the costlier of two clusters of early outputs in each class",
+        hard, torch.full_like(hard, factor), why,
         {"separating_epoch": len(early.history)},
     )  # fmt: skip
     return run
@@ -84,7 +92,7 @@ def hard_examples(
     Args:
         logits: (N, K) outputs of a network early in training; (N,) or (N, 1) is one logit.
         labels: (N,) in 0..K-1.
-        on: cluster class probabilities (about 30% of CIFAR-10 is hard at epoch 8, as published) or raw logits.
+        on: cluster class probabilities, or raw logits.
         features: (N, D) to cluster instead, e.g. penultimate activations; the logits then only give the losses.
         seed: of the k-means starts. The order of storage changes nothing.
 

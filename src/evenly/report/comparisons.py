@@ -35,13 +35,15 @@ MOST_GROUPS = 12
 
 HOW_TO_READ = (
     "Cost is counted in example-gradients, one forward and backward pass of one example, and given as a multiple of "
-    "what plain training (ERM) for the same number of epochs costs. A forward pass alone counts a third; looking at "
-    "the validation set is not counted.",
+    "what plain training (ERM) costs with the settings common to all arms. A forward pass alone counts a third; looking "
+    "at the validation set is not counted.",
     "A control trains for the same cost without the method's idea: random upsampling for USEFUL, longer plain training "
-    "for SAM, plain training stopped early for a method that is cheaper. The difference from it is what the idea "
-    "itself is worth.",
+    "for SAM, plain training stopped early for a method that is cheaper. It tells a method's idea from more "
+    "steps, at this cost: with a larger one the gap can close. Settings of a method's own are listed above; a control "
+    "has the common ones.",
     "Differences are paired by seed; the brackets hold the 95% t-interval of their mean. An interval that contains 0 "
-    "means that these seeds do not tell a gain from chance; of twenty intervals, about one misses by chance alone.",
+    "means that these seeds do not tell a gain from chance. Seeds that split one set of images anew are not fully "
+    "independent, so intervals may be too narrow.",
     "The selection rule says which epoch's weights were kept. It looks at the validation set only, never at the test "
     "set.",
     "Train-weighted accuracy weighs the groups as often as they occur in training: what a user with data like the "

@@ -1,0 +1,12 @@
+"""What is said where a host is not installed."""
+
+from __future__ import annotations
+
+from evenly.errors import EvenlyError
+
+
+def missing(host: str, error: ModuleNotFoundError) -> EvenlyError:
+    """The error for a host that cannot be imported; ``host`` is the name of evenly's extra as well."""
+    return EvenlyError(
+        f"evenly.integrations.{host} needs {error.name}, which is not installed; run: pip install 'evenly[{host}]'"
+    )

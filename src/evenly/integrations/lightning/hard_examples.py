@@ -1,0 +1,113 @@
+"""USEFUL's separation inside a Lightning run: after a few epochs, which training examples are hard.
+
+>>> hard = HardExamples(train_set_without_augmentation, epoch=8, path="hard.npz")
+>>> pl.Trainer(max_epochs=8, callbacks=[hard]).fit(early, train_loader)
+>>> loader = DataLoader(train_set, batch_size=128, sampler=hard.sampler())
+>>> pl.Trainer(max_epochs=200).fit(Net(), loader)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities import move_data_to_device
+from torch import Tensor
+from torch.utils.data import DataLoader, SequentialSampler
+
+from evenly.data.samplers import Upsample
+from evenly.engine.run import Selection
+from evenly.errors import EvenlyError
+from evenly.methods.useful import hard_examples
+from evenly.randomness import isolated
+
+
+class HardExamples(pl.Callback):
+    """Finds the hard examples at the end of an epoch and keeps their indices in :attr:`hard`, checkpoints included.
+
+    The network is called on each input in eval mode, under the Trainer's precision; its ``forward`` must return
+    logits (n, K), (n, 1) or (n,). The random state is left as it was found. With several processes each computes all.
+
+    Args:
+        data: the training set, of ``(x, y)``, without augmentation: a Dataset, or a DataLoader that neither shuffles
+            nor drops. Indices refer to its order.
+        epoch: how many epochs are trained before; 8 is Nguyen et al.'s (USEFUL) for CIFAR-10.
+        factor: how often :meth:`sampler` shows a hard example per epoch.
+        on: what is clustered, as in :func:`evenly.hard_examples`.
+        path: where to write indices, repetitions and the epoch, an ``.npz`` as in evenly's run folders.
+        seed: of the clustering and of the sampler.
+    """
+
+    hard: Tensor | None = None
+
+    def __init__(
+        self,
+        data: Any,
+        epoch: int,
+        *,
+        factor: int = 2,
+        on: Literal["probabilities", "logits"] = "probabilities",
+        path: str | Path | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.loader = data if isinstance(data, DataLoader) else DataLoader(data, batch_size=1024)
+        self.epoch, self.factor, self.on, self.seed = int(epoch), factor, on, seed
+        self.path = None if path is None else Path(path)
+        if self.epoch < 1:
+            raise EvenlyError(f"epoch {epoch} is before any training; give at least 1")
+        if not isinstance(self.loader.sampler, SequentialSampler) or self.loader.drop_last:
+            raise EvenlyError(
+                "the loader for HardExamples shuffles, samples or drops, so that its order is not the data set's; "
+                "give the data set itself, or a DataLoader with shuffle=False and drop_last=False"
+            )
+        self.total = len(self.loader.sampler)
+        Upsample([], self.total, factor)  # a factor that cannot be used is said before the run
+
+    def sampler(self) -> Upsample:
+        """For the next run's DataLoader: every example once per epoch, the hard ones ``factor`` times."""
+        if self.hard is None:
+            raise EvenlyError(f"the hard examples are not known before epoch {self.epoch} is over; fit first")
+        return Upsample(self.hard, self.total, self.factor, self.seed)
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        last = trainer.max_epochs
+        if last is not None and 0 <= last < self.epoch:
+            raise EvenlyError(f"HardExamples(epoch={self.epoch}) in a run of {last} epochs; give 1..{last}")
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.current_epoch + 1 != self.epoch:
+            return
+        outputs, labels = self._outputs(trainer, pl_module)
+        self.hard = hard_examples(outputs, labels, on=self.on, seed=self.seed)
+        if self.path is not None and trainer.is_global_zero:
+            why = "the costlier of two clusters of early outputs in each class"
+            details = {"separating_epoch": self.epoch}
+            Selection(self.hard, torch.full_like(self.hard, self.factor), why, details).save(self.path)
+
+    @torch.no_grad()
+    def _outputs(self, trainer: pl.Trainer, model: pl.LightningModule) -> tuple[Tensor, Tensor]:
+        """Of all examples in the order of storage, on the CPU."""
+        outputs, labels = [], []
+        modes = {module: module.training for module in model.modules()}
+        model.eval()
+        try:
+            with isolated(), trainer.precision_plugin.forward_context():
+                for batch in self.loader:
+                    if not isinstance(batch, tuple | list) or len(batch) < 2:
+                        raise EvenlyError(f"a batch for HardExamples is a {type(batch).__name__}; give data of (x, y)")
+                    # not by the module's transfer hooks, which may augment
+                    x, y, *_ = move_data_to_device(trainer.precision_plugin.convert_input(batch), model.device)
+                    outputs.append(model(x).cpu())
+                    labels.append(y.cpu())
+        finally:
+            for module, training in modes.items():
+                module.training = training
+        return torch.cat(outputs), torch.cat(labels)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"hard": self.hard}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.hard = state_dict["hard"]

@@ -1,0 +1,117 @@
+"""skorch: SAM and its kin as the optimizer of a net.
+
+>>> net = SAMClassifier(Net, optimizer=sam_optimizer(torch.optim.SGD, rho=0.05), optimizer__momentum=0.9, lr=0.1)
+>>> net.fit(X, y)
+>>> GridSearchCV(net, {"optimizer__rho": [0.02, 0.05, 0.1]}).fit(X, y)
+
+skorch gives ``optimizer.step`` a closure and records the first pass' loss, so that :func:`sam_optimizer` serves any
+skorch net. :class:`SAMMixin` adds that callbacks on gradients, such as clipping, see the last pass' and only those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from evenly.errors import EvenlyError
+from evenly.integrations.hosts import missing
+from evenly.integrations.passes import before_descent
+from evenly.optim.lsam import LSAM
+from evenly.optim.perturbed import PerturbedOptimizer
+from evenly.optim.sam import SAM
+
+try:
+    from skorch import NeuralNetClassifier, NeuralNetRegressor
+    from skorch.utils import TeeGenerator
+except ModuleNotFoundError as error:
+    raise missing("skorch", error) from error
+
+
+@dataclass(frozen=True)
+class PerturbedFactory:
+    """What :func:`sam_optimizer` returns: called by skorch with the parameters and all ``optimizer__...`` settings."""
+
+    base: Callable[..., Optimizer]
+    method: type[PerturbedOptimizer]
+    settings: Mapping[str, Any]
+
+    def __call__(self, params: Any, **settings: Any) -> PerturbedOptimizer:
+        settings = {**self.settings, **settings}
+        names = (*self.method.settings, "check_finite")
+        own = {name: settings.pop(name) for name in names if name in settings}
+        return self.method(self.base(params, **settings), **own)
+
+
+def sam_optimizer(
+    base: Callable[..., Optimizer] = torch.optim.SGD, method: type[PerturbedOptimizer] = SAM, **settings: Any
+) -> PerturbedFactory:
+    """An ``optimizer=`` for skorch.
+
+    Args:
+        base: the class of the optimizer that steps.
+        method: SAM, ASAM or RandomPerturbation. LSAM needs the parameters it perturbs: make it in the net's
+            ``initialize_optimizer``.
+        settings: of both (rho, check_finite, momentum, ...). The net's ``optimizer__rho=...`` and so on go before
+            these; ``optimizer__param_groups`` may give groups a rho of their own.
+    """
+    if not (isinstance(method, type) and issubclass(method, PerturbedOptimizer)):
+        raise EvenlyError(f"method {method!r} is not one of evenly's; give evenly.SAM, ASAM or RandomPerturbation")
+    if issubclass(method, LSAM):
+        raise EvenlyError(
+            "method LSAM needs the parameters it perturbs, which skorch does not give by name; override the net's "
+            "initialize_optimizer and set self.optimizer_ = evenly.LSAM(base, params=...) there"
+        )
+    return PerturbedFactory(base, method, settings)
+
+
+class SAMMixin:
+    """Put before a skorch net: ``class SAMBinary(SAMMixin, NeuralNetBinaryClassifier)``.
+
+    ``on_grad_computed`` is notified once per step: after the last pass, with its gradients, the weights being back in
+    place. So ``GradientNormClipping`` does not touch the gradient that finds the perturbation. The history's
+    ``train_loss`` and ``y_pred`` are the first pass'. With any other optimizer nothing changes. A net with several
+    optimizers, and skorch's ``AccelerateMixin``, which calls ``optimizer.step()`` without a closure, are refused.
+    """
+
+    optimizer_: Any
+    _optimizers: list[str]
+
+    def train_step(self, batch: Any, **fit_params: Any) -> Any:
+        optimizers = [getattr(self, f"{name}_") for name in self._optimizers]
+        if any(isinstance(getattr(each, "optimizer", None), PerturbedOptimizer) for each in optimizers):
+            raise EvenlyError("AccelerateMixin steps without a closure; use SAMMixin without it")
+        if not any(isinstance(each, PerturbedOptimizer) for each in optimizers):
+            return super().train_step(batch, **fit_params)  # type: ignore[misc]
+        if len(optimizers) > 1:
+            raise EvenlyError(
+                f"a net with the optimizers {self._optimizers}: skorch gives each the same closure; "
+                "override train_step and call each optimizer's step(closure) with its own"
+            )
+        net: Any = self
+        first = net.get_train_step_accumulator()
+
+        def closure() -> Any:
+            net._zero_grad_optimizer()
+            step = net.train_step_single(batch, **fit_params)
+            first.store_step(step)
+            return step["loss"]
+
+        def notify() -> None:
+            named = TeeGenerator(net.get_all_learnable_params())
+            net.notify("on_grad_computed", named_parameters=named, batch=batch, training=True)
+
+        with before_descent(self.optimizer_, notify):
+            net._step_optimizer(closure)
+        return first.get_step()
+
+
+class SAMClassifier(SAMMixin, NeuralNetClassifier):
+    """``skorch.NeuralNetClassifier`` with SAM: see :class:`SAMMixin`."""
+
+
+class SAMRegressor(SAMMixin, NeuralNetRegressor):
+    """``skorch.NeuralNetRegressor`` with SAM: see :class:`SAMMixin`."""

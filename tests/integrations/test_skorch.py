@@ -1,0 +1,268 @@
+"""SAM and its kin as the optimizer of a skorch net."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from evenly.errors import EvenlyError
+from evenly.optim import ASAM, LSAM, SAM, RandomPerturbation
+
+skorch = pytest.importorskip("skorch", reason="needs skorch: pip install 'evenly[skorch]'")
+
+from sklearn.base import clone  # noqa: E402
+from sklearn.model_selection import GridSearchCV  # noqa: E402
+from skorch.callbacks import Callback, GradientNormClipping, LRScheduler  # noqa: E402
+
+from evenly.integrations.skorch import SAMClassifier, SAMMixin, SAMRegressor, sam_optimizer  # noqa: E402
+
+
+class Net(nn.Module):
+    def __init__(self, hidden=6):
+        super().__init__()
+        torch.manual_seed(3)
+        self.net = nn.Sequential(nn.Linear(4, hidden), nn.BatchNorm1d(hidden), nn.Tanh(), nn.Linear(hidden, 3))
+
+    def forward(self, X):  # skorch's name
+        return self.net(X)
+
+
+class Notes(Callback):
+    """Seeds each step with its number, as the plain loop does, and counts what it is told."""
+
+    def __init__(self):
+        self.steps, self.told, self.ascended = 0, 0, []
+
+    def on_batch_begin(self, net, batch=None, training=False, **kwargs):
+        if training:
+            torch.manual_seed(self.steps)
+            self.steps += 1
+
+    def on_grad_computed(self, net, named_parameters, **kwargs):
+        self.told += 1
+        self.ascended.append(net.optimizer_.ascended)
+
+
+class ClipByValue(Callback):
+    def on_grad_computed(self, net, named_parameters, **kwargs):
+        nn.utils.clip_grad_value_([p for _, p in named_parameters], 0.02)
+
+
+@pytest.fixture
+def data(plain):
+    x, y = plain.data()
+    return x.numpy(), y.numpy()
+
+
+@pytest.fixture
+def batches(plain):
+    x, y = plain.data()
+    return list(zip(x.split(8), y.split(8), strict=True))
+
+
+def loss_of(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def sgd(params, **settings):
+    return torch.optim.SGD(params, **{"lr": 0.2, "momentum": 0.9, "weight_decay": 0.01} | settings)
+
+
+def make(optimizer=None, cls=SAMClassifier, **options):
+    settings = {"criterion": nn.CrossEntropyLoss, "batch_size": 8, "train_split": None, "verbose": 0, "lr": 0.2}
+    settings |= {"max_epochs": 2, "optimizer__momentum": 0.9, "optimizer__weight_decay": 0.01} | options
+    return cls(Net, optimizer=optimizer or sam_optimizer(rho=0.3), **settings)
+
+
+METHODS = {"sam": (SAM, {"rho": 0.3}), "asam": (ASAM, {"rho": 0.8}), "random": (RandomPerturbation, {"sigma": 0.05})}
+
+
+@pytest.mark.parametrize("cls", [SAMClassifier, skorch.NeuralNetClassifier])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_weights_are_the_plain_loops(plain, data, batches, method, cls):
+    kind, settings = METHODS[method]
+    net = make(sam_optimizer(method=kind, **settings), cls, callbacks=[Notes()])
+    net.fit(*data)
+    model = Net()
+    opt = kind(sgd(model.parameters()), **settings)
+    losses = plain.loop(model, opt, batches * 2, loss_of)
+    assert plain.same(net.module_, model)
+    recorded = [row["train_loss"] for epoch in net.history for row in epoch["batches"]]
+    assert recorded == losses
+    assert len(recorded) == 10
+
+
+def test_adamw_and_settings_in_the_factory(plain, data, batches):
+    net = make(
+        sam_optimizer(torch.optim.AdamW, ASAM, rho=0.5, eta=0.1, betas=(0.8, 0.9)), lr=0.01, optimizer__momentum=1
+    )
+    delattr(net, "optimizer__momentum")
+    net.fit(*data)
+    model = Net()
+    base = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.9), weight_decay=0.01)
+    plain.loop(model, ASAM(base, rho=0.5, eta=0.1), batches * 2, loss_of)
+    assert plain.same(net.module_, model)
+
+
+def test_lsam_is_made_where_the_parameters_have_names(plain, data, batches):
+    with pytest.raises(EvenlyError, match=r"method LSAM needs the parameters.*initialize_optimizer"):
+        sam_optimizer(method=LSAM)
+
+    class LastLayer(SAMClassifier):
+        def initialize_optimizer(self):
+            self.optimizer_ = LSAM(sgd(self.module_.parameters()), self.module_.net[3].parameters(), rho=0.5)
+            return self
+
+    net = make(cls=LastLayer).fit(*data)
+    model = Net()
+    plain.loop(model, LSAM(sgd(model.parameters()), model.net[3].parameters(), rho=0.5), batches * 2, loss_of)
+    assert plain.same(net.module_, model)
+
+
+def test_settings_by_the_names_of_skorch(data):
+    net = make(sam_optimizer(rho=0.3), optimizer__rho=0.1, optimizer__lr=0.05).initialize()
+    assert isinstance(net.optimizer_, SAM)
+    assert (net.optimizer_.param_groups[0]["rho"], net.optimizer_.param_groups[0]["lr"]) == (0.1, 0.05)
+    net.set_params(optimizer__rho=0.2, lr=0.01)
+    assert (net.optimizer_.param_groups[0]["rho"], net.optimizer_.param_groups[0]["lr"]) == (0.2, 0.01)
+    assert make().initialize().optimizer_.param_groups[0]["rho"] == 0.3
+    assert make(sam_optimizer(check_finite=True)).initialize().optimizer_.check_finite
+    groups = [("net.3.*", {"rho": 0.7})]
+    net = make(optimizer__param_groups=groups).initialize()
+    assert [group["rho"] for group in net.optimizer_.param_groups] == [0.7, 0.3]
+    with pytest.raises(EvenlyError, match=r"rho=-1.* must be a finite number > 0"):
+        make(optimizer__rho=-1).fit(*data)
+
+
+def test_rho_can_be_searched(data):
+    net = make(max_epochs=1)
+    search = GridSearchCV(net, {"optimizer__rho": [0.05, 0.5]}, cv=2, refit=True, scoring="accuracy", n_jobs=1)
+    search.fit(*data)
+    assert search.best_estimator_.optimizer_.param_groups[0]["rho"] in (0.05, 0.5)
+
+
+@pytest.mark.parametrize("clip", ["value", "norm"])
+def test_clipping_acts_on_the_last_pass_only(plain, data, batches, clip):
+    callback = ClipByValue() if clip == "value" else GradientNormClipping(0.02)
+    net = make(callbacks=[callback])
+    net.fit(*data)
+    model = Net()
+    clips = {
+        "value": lambda params: nn.utils.clip_grad_value_(params, 0.02),
+        "norm": lambda params: nn.utils.clip_grad_norm_(params, 0.02),
+    }
+    plain.loop(model, SAM(sgd(model.parameters()), rho=0.3), batches * 2, loss_of, clip=clips[clip])
+    assert plain.same(net.module_, model)
+
+
+def test_gradients_are_told_of_once_with_the_weights_in_place(data):
+    notes = Notes()
+    make(callbacks=[notes]).fit(*data)
+    assert notes.told == notes.steps == 10
+    assert notes.ascended == [False] * 10
+
+
+def test_without_the_mixin_they_are_told_of_in_both_passes(data):
+    """What the mixin is for."""
+    notes = Notes()
+    make(cls=skorch.NeuralNetClassifier, callbacks=[notes]).fit(*data)
+    assert notes.told == 20
+
+
+@pytest.mark.parametrize("method", ["sam", "asam"])
+def test_saved_and_loaded_parameters_go_on_exactly(plain, data, tmp_path, method):
+    kind, settings = METHODS[method]
+    files = {"f_params": tmp_path / "w.pt", "f_optimizer": tmp_path / "o.pt", "f_history": tmp_path / "h.json"}
+    whole = make(sam_optimizer(method=kind, **settings), max_epochs=2).fit(*data)
+    whole.save_params(**files)
+    whole.partial_fit(*data)
+    resumed = make(sam_optimizer(method=kind, rho=9.0)).initialize()
+    resumed.load_params(**files)
+    assert resumed.optimizer_.param_groups[0]["rho"] == settings["rho"]
+    resumed.partial_fit(*data)
+    assert plain.same(whole.module_, resumed.module_)
+    assert len(resumed.history) == 4
+
+
+def test_a_pickled_net_goes_on_exactly(plain, data):
+    net = make().fit(*data)
+    other = pickle.loads(pickle.dumps(net))
+    net.partial_fit(*data)
+    other.partial_fit(*data)
+    assert plain.same(net.module_, other.module_)
+    assert repr(clone(net).optimizer) == repr(net.optimizer)
+
+
+def test_the_learning_rate_schedule(plain, data, batches):
+    schedule = LRScheduler(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
+    net = make(callbacks=[schedule]).fit(*data)
+    model = Net()
+    opt = SAM(sgd(model.parameters()), rho=0.3)
+    for epoch in range(2):
+        opt.param_groups[0]["lr"] = 0.2 * 0.5**epoch
+        plain.loop(model, opt, batches, loss_of)
+    assert plain.same(net.module_, model)
+
+
+def test_a_regressor(plain):
+    x, _ = plain.data()
+    y = (x[:, :3] * 2).numpy()
+    net = make(cls=SAMRegressor, criterion=nn.MSELoss, max_epochs=40, lr=0.05)
+    net.fit(x.numpy(), y)
+    assert net.history[-1, "train_loss"] < 0.3 * net.history[0, "train_loss"]
+
+
+def test_other_optimizers_are_left_alone(plain, data, batches):
+    class Counts(Callback):
+        times = 0
+
+        def on_grad_computed(self, net, named_parameters, **kwargs):
+            self.times += 1
+
+    counts = Counts()
+    net = make(torch.optim.SGD, callbacks=[counts]).fit(*data)
+    model = Net()
+    opt = sgd(model.parameters())
+    for batch in batches * 2:
+        opt.zero_grad()
+        loss_of(model, batch).backward()
+        opt.step()
+    assert plain.same(net.module_, model)
+    assert counts.times == 10
+
+
+def test_what_cannot_work_is_refused(data):
+    with pytest.raises(EvenlyError, match="is not one of evenly's"):
+        sam_optimizer(method=torch.optim.SGD)
+
+    class Two(SAMMixin, skorch.NeuralNetClassifier):
+        def initialize_optimizer(self):
+            super().initialize_optimizer()
+            self.second_ = torch.optim.SGD(self.module_.parameters(), lr=0.1)
+            return self
+
+    with pytest.raises(EvenlyError, match=r"optimizers \['optimizer', 'second'\]"):
+        make(cls=Two).fit(*data)
+
+    class Hidden:  # as accelerate's AcceleratedOptimizer
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+    net = make().initialize()
+    net.optimizer_ = Hidden(net.optimizer_)
+    with pytest.raises(EvenlyError, match="AccelerateMixin steps without a closure"):
+        net.partial_fit(*data)
+
+
+def test_predictions_have_the_shape_of_the_labels(data):
+    net = make().fit(*data)
+    assert net.predict(data[0]).shape == data[1].shape
+    assert np.isfinite(net.predict_proba(data[0])).all()
+
+
+def test_the_example_runs(plain):
+    assert "accuracy" in plain.example("skorch_sam.py")
