@@ -61,7 +61,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for results.json, report.html and the runs.")] = Path(
         "evenly-demo"
     ),
-    seed: Annotated[int, typer.Option(help="The first of four seeds.")] = 10,
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 10,
     device: Device = "cpu",
     jobs: Annotated[
         int | None,

@@ -2,7 +2,7 @@
 
 from evenly.engine.accuracy import GroupAccuracy, group_accuracy, measure
 from evenly.engine.batches import Batch
-from evenly.engine.fit import RULES, Fit, State, fit
+from evenly.engine.loop import RULES, Fit, State, fit
 from evenly.engine.losses import losses, predictions, probabilities
 from evenly.engine.run import FORWARD, Run, Selection
 

@@ -35,8 +35,8 @@ MOST_GROUPS = 12
 
 HOW_TO_READ = (
     "Cost is counted in example-gradients, one forward and backward pass of one example, and given as a multiple of "
-    "what plain training (ERM) costs with the settings common to all arms. A forward pass alone counts a third; looking "
-    "at the validation set is not counted.",
+    "what plain training (ERM) costs with the settings common to all arms. A forward pass alone counts a third; "
+    "looking at the validation set is not counted.",
     "A control trains for the same cost without the method's idea: random upsampling for USEFUL, longer plain training "
     "for SAM, plain training stopped early for a method that is cheaper. It tells a method's idea from more "
     "steps, at this cost: with a larger one the gap can close. Settings of a method's own are listed above; a control "

@@ -17,6 +17,7 @@ from evenly.data import Data, Everything, Upsample
 from evenly.engine.folder import Folder
 from evenly.engine.schedules import schedule
 from evenly.errors import EvenlyError
+from evenly.experiment import train
 from evenly.optim import SAM
 
 
@@ -322,3 +323,22 @@ def test_data_without_groups(fit, net):
     groups = []
     fit(epochs=1)(net, data, objective=lambda losses, batch, state: groups.append(batch.group) or losses.mean())
     assert groups == [None]
+
+
+def test_short_epochs_share_a_checkpoint_and_resume_exactly(tmp_path, monkeypatch):
+    monkeypatch.setattr("evenly.engine.loop.CHECKPOINT_SECONDS", 3600.0)
+    settings = {"data": "patches", "data_options": {"n": 40}, "epochs": 9}
+
+    def interrupt(share, note):
+        if note.startswith("final epoch 5"):
+            raise KeyboardInterrupt
+
+    whole = train(**settings)
+    with pytest.raises(KeyboardInterrupt):
+        train(**settings, out=tmp_path / "run", progress=interrupt)
+    saved = torch.load(tmp_path / "run/checkpoint/final.pt", weights_only=True)["epoch"]
+    resumed = train(**settings, out=tmp_path / "run")
+    assert saved == 1
+    assert torch.equal(whole.model.filters, resumed.model.filters)
+    assert [row["epoch"] for row in resumed.history] == list(range(1, 10))
+    assert (tmp_path / "run/metrics.jsonl").read_text().count("\n") == 9

@@ -41,6 +41,10 @@ RULES = {
 """Selection rules: the last epoch, or the first epoch with the best value of a validation metric."""
 
 
+CHECKPOINT_SECONDS = 0.05
+"""Epochs shorter than this share a checkpoint: writing one takes about as long as a full-batch step on small data."""
+
+
 def mean(losses: Tensor, batch: Batch, state: State) -> Tensor:
     """Plain training: the mean loss."""
     return losses.mean()
@@ -168,6 +172,7 @@ class _Loop:
         if self.metric == "worst_group" and data.train.groups is None:
             raise EvenlyError("select 'worst-group' needs groups and there are none; use select='worst-class'")
         self.epoch, self.finished = 0, False
+        self.saved_at, self.saved_epoch = 0.0, 0
         self.cost, self.evaluation_cost, self.seconds = spent, 0.0, 0.0
         self.history: History = []
         self.best: dict[str, Any] | None = None
@@ -265,8 +270,8 @@ class _Loop:
         if torch.isfinite(norm) and torch.isfinite(torch.tensor(train_loss)):
             return
         kept = (
-            f"; the checkpoint of epoch {self.epoch} is kept in {self.fit.folder.path}"
-            if self.fit.folder and self.epoch
+            f"; the checkpoint of epoch {self.saved_epoch} is kept in {self.fit.folder.path}"
+            if self.fit.folder and self.saved_epoch
             else ""
         )
         what = "loss" if not torch.isfinite(torch.tensor(train_loss)) else "weights"
@@ -291,6 +296,9 @@ class _Loop:
         if self.fit.folder is None:
             return
         self.fit.folder.append(row)
+        if not self.finished and time.monotonic() - self.saved_at < CHECKPOINT_SECONDS:
+            return
+        self.saved_at, self.saved_epoch = time.monotonic(), self.epoch
         self.fit.folder.save(self.stage, {
             "epoch": self.epoch, "finished": self.finished, "cost": self.cost, "evaluation_cost": self.evaluation_cost,
             "seconds": self.seconds, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
@@ -312,6 +320,7 @@ class _Loop:
         if saved is None:
             return
         self.epoch, self.finished, self.best = done, saved["finished"], saved["best"]
+        self.saved_epoch = done
         self.cost, self.evaluation_cost, self.seconds = (
             saved["cost"],
             saved["evaluation_cost"],
