@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -113,12 +114,14 @@ def train(
       evenly train my.npz --method useful --optimizer sam --epochs 60 -o factor=3
     """
     from evenly.experiment import train as run_train
+    from evenly.methods import find
 
     settings = _settings(epochs, batch_size, lr, momentum, weight_decay, rho, schedule, select)
+    options = find(method).checked(_pairs(option))
     out = out or Path("runs") / f"{Path(data).stem}-{method}-{optimizer}-seed{seed}"
     run = run_train(
         model, data, method, optimizer, seed=seed, device=device, out=out,
-        data_options=_pairs(data_option), **settings, **_pairs(option),
+        data_options=_pairs(data_option), **settings, **options,
     )  # fmt: skip
     if as_json:
         print(json.dumps(run.results, indent=2))
@@ -248,6 +251,9 @@ def version(
 
 def main() -> None:
     """Run the command line; what the user can mend is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ± still gets its table
     try:
         code = app(standalone_mode=False)
     except EvenlyError as error:

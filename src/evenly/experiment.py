@@ -217,7 +217,8 @@ def _check_fit(model: nn.Module, data: Data) -> None:
     except Exception as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise EvenlyError(
-            f"the model cannot take inputs of shape {tuple(x.shape[1:])} and type {x.dtype} ({said}); choose another"
+            f"the model cannot take inputs of shape {tuple(x.shape[1:])} and type {x.dtype} ({said}); "
+            "convert them, e.g. x.float(), or choose another"
         ) from error
     expected = "(N,) or (N, 1) or (N, 2)" if data.classes == 2 else f"(N, {data.classes})"
     good = isinstance(outputs, torch.Tensor) and (

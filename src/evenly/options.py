@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +52,8 @@ def _is(value: Any, kind: Any) -> bool:
         (item,) = typing.get_args(kind)
         return hasattr(value, "__len__") and not isinstance(value, str) and all(_is(each, item) for each in value)
     if kind is float or kind is int:
-        return isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool)
+        number = isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool)
+        return number and math.isfinite(value)
     if kind in (bool, str):
         return isinstance(value, kind)
     return value is None if kind is type(None) else True

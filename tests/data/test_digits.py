@@ -105,7 +105,7 @@ def test_the_seed_decides_the_data(name: str) -> None:
     [
         ("shortcut-digits", {"rate": 1.5}, "rate 1.5 is not a share"),
         ("shortcut-digits", {"brightness": -0.1}, "brightness -0.1 is not a share"),
-        ("partial-digits", {"missing": float("nan")}, "missing nan is not a share"),
+        ("partial-digits", {"missing": float("nan")}, "missing nan cannot be used"),
     ],
 )
 def test_refuses_what_is_no_share(name: str, options: dict[str, float], message: str) -> None:

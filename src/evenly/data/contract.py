@@ -137,7 +137,7 @@ class Data:
             (self.class_names, self.classes, "class"),
             (self.group_names, self.group_count, "group"),
         ):
-            if names is not None and len(names) != count:
+            if names is not None and (len(names) < count or (what == "class" and len(names) > count)):
                 raise EvenlyError(f"{len(names)} {what} names for {count}; give one name for each")
 
     @property
@@ -158,7 +158,7 @@ class Data:
             for split in self.splits.values()
             if split.groups is not None
         ]
-        return max(counts, default=0)
+        return max([*counts, len(self.group_names or ())] if counts else [0])
 
     def fingerprint(self) -> str:
         """Sixteen hex digits that change when any input, label or group does (of a Dataset: its labels and length)."""

@@ -45,6 +45,8 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
         raise EvenlyError(
             f"labels of shape {tuple(labels.shape)} do not go with outputs {tuple(outputs.shape)}; give (N,) and (N, K)"
         )
+    if torch.as_tensor(groups).ndim == 1 and int(torch.as_tensor(groups).min()) < 0:
+        raise EvenlyError(f"groups hold {int(torch.as_tensor(groups).min())}; number the groups from 0")
     right = (predictions(outputs) == labels).double()
     train_groups = None if train_groups is None else torch.as_tensor(train_groups)
     count = max(_count(torch.as_tensor(groups)), 0 if train_groups is None else _count(train_groups))

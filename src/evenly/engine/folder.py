@@ -21,6 +21,11 @@ import torch
 
 from evenly.errors import EvenlyError
 
+try:
+    import fcntl
+except ImportError:  # not on Windows, where two processes in one folder are the user's to avoid
+    fcntl = None  # type: ignore[assignment]
+
 
 @contextlib.contextmanager
 def atomic(path: Path, sync: bool = True) -> Iterator[IO[bytes]]:
@@ -48,6 +53,7 @@ class Folder:
     """A run's folder, opened for one configuration: new, or continued where it stopped."""
 
     def __init__(self, path: str | Path, config: dict[str, Any]) -> None:
+        self._held: int | None = None
         self.path = Path(path)
         self.config = json.loads(json.dumps(config))
         self._synced = 0.0
@@ -68,6 +74,23 @@ class Folder:
         if not (self.path / "config.json").exists():
             write_json(self.path / "config.json", self.config)
         (self.path / "checkpoint").mkdir(exist_ok=True)
+        self._lock()
+
+    def _lock(self) -> None:
+        """Hold the folder while this object lives, so that no other process writes into it."""
+        if fcntl is None or self._held is not None:
+            return
+        try:
+            self._held = os.open(self.path / "config.json", os.O_RDWR)
+            fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise EvenlyError(f"{self.path} is in use by another process; wait for it or choose another out") from None
+        except PermissionError:
+            return  # a folder that cannot be written can still be read back
+
+    def __del__(self) -> None:
+        if self._held is not None:
+            os.close(self._held)
 
     @property
     def results(self) -> dict[str, Any] | None:
@@ -118,11 +141,14 @@ class Folder:
         return rows
 
     def rewind(self, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-        """Drop the lines that ran ahead of the checkpoint; return what is left."""
+        """Drop the lines that ran ahead of the checkpoint or were cut short; return what is left."""
+        path = self.path / "metrics.jsonl"
         rows = [row for row in self.rows() if keep(row)]
         self.make()
-        with atomic(self.path / "metrics.jsonl") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        if not path.exists() or text != path.read_text():
+            with atomic(path) as file:
+                file.write(text.encode())
         return rows
 
 

@@ -38,7 +38,8 @@ RULES = {
     "worst-group": "worst_group",
     "worst-class": "worst_class",
 }
-"""Selection rules: the last epoch, or the first epoch with the best value of a validation metric."""
+"""Selection rules: the last epoch, or the one with the best value of a validation metric; ties go to the higher
+average, then to the earlier epoch."""
 
 
 CHECKPOINT_SECONDS = 0.05
@@ -288,9 +289,12 @@ class _Loop:
         self.evaluation_cost += FORWARD * len(self.data.validation)
         split = self.validation.split
         row["validation"] = measured = measure(outputs, split, self.data)
-        if self.metric is not None and (self.best is None or measured[self.metric] > self.best["value"]):
+        if self.metric is None:
+            return
+        value = [measured[self.metric], measured["accuracy"]]  # a worst group of few examples ties often
+        if self.best is None or value > self.best["value"]:
             weights = {key: value.detach().clone() for key, value in self.model.state_dict().items()}
-            self.best = {"epoch": self.epoch, "value": measured[self.metric], "model": weights}
+            self.best = {"epoch": self.epoch, "value": value, "model": weights}
 
     def _save(self, row: dict[str, Any]) -> None:
         if self.fit.folder is None:
@@ -310,13 +314,17 @@ class _Loop:
             return
         saved = self.fit.folder.load(self.stage)
         done = 0 if saved is None else saved["epoch"]
-        rows = self.fit.folder.rewind(lambda row: row["stage"] != self.stage or row["epoch"] <= done)
-        self.history = [row for row in rows if row["stage"] == self.stage]
+
+        def done_by_then(row: dict[str, Any]) -> bool:
+            return bool(row["stage"] != self.stage or row["epoch"] <= done)
+
+        self.history = [row for row in self.fit.folder.rows() if row["stage"] == self.stage and done_by_then(row)]
         if len(self.history) != done:
             raise EvenlyError(
                 f"{self.fit.folder.path}/metrics.jsonl has {len(self.history)} epochs of stage {self.stage!r}, "
                 f"its checkpoint {done}; remove the folder to start over"
             )
+        self.fit.folder.rewind(done_by_then)
         if saved is None:
             return
         self.epoch, self.finished, self.best = done, saved["finished"], saved["best"]
