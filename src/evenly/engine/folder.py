@@ -1,4 +1,4 @@
-"""A run's folder: settings, metrics, checkpoints. Every write is atomic; a kill leaves the last whole epoch.
+"""A run's folder: settings, metrics, checkpoints. Every write is atomic; a kill leaves the last checkpoint whole.
 
 config.json          what was asked; a folder is only ever continued by the same settings
 metrics.jsonl        one line per stage and epoch
