@@ -172,3 +172,37 @@ def test_a_model_moved_after_the_optimizer_was_made():
     for device in ("cpu", "cuda", "cpu"):
         model.to(device)
         make_step(model, opt, torch.randn(4, 3, device=device), torch.tensor([0, 1, 0, 1], device=device))()
+
+
+@pytest.mark.parametrize("size", [1e-42, 1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_single_precision_ascends_by_the_formula(size, maximize):
+    torch.manual_seed(0)
+    params = [torch.randn(n, device="cuda", requires_grad=True) for n in (5, 70_000, 1)]
+    opt = SAM(torch.optim.SGD(params, lr=0.1, maximize=maximize), rho=0.1)
+    for p in params:
+        p.grad = size * torch.randn_like(p)
+    norm = torch.cat([p.grad.double() for p in params]).norm()
+    sign = -1 if maximize else 1
+    expected = [(p.detach().double() + sign * 0.1 * p.grad.double() / norm).float() for p in params]
+    opt.ascend()
+    for p, e in zip(params, expected, strict=True):
+        # a gradient too small for its norm's reciprocal to be a number counts as none
+        torch.testing.assert_close(p.detach(), e, rtol=1e-6, atol=0.1 if size < 1e-38 else 1e-7)
+        assert p.isfinite().all()
+
+
+def test_a_step_needs_one_copy_of_the_parameters():
+    def peak(wrap):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(2000, 2000) for _ in range(4))).cuda()
+        opt = wrap(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+        step = make_step(model, opt, torch.randn(4, 2000, device="cuda"), torch.zeros(4, dtype=torch.long).cuda())
+        for _ in range(2):
+            step()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        return torch.cuda.max_memory_allocated(), sum(4 * p.numel() for p in model.parameters())
+
+    (plain, size), (sam, _) = peak(lambda base: base), peak(lambda base: SAM(base, rho=0.05))
+    assert 0.99 * size <= sam - plain <= 1.01 * size, (sam - plain) / size

@@ -7,6 +7,11 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors
+
+SMALL, RUN = 2**14, 256
+"""Tensors of at most so many elements are laid side by side, so many at a time, for one operation on all of them:
+on the CPU an operation on each would cost more than the copy."""
 
 
 def alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
@@ -31,19 +36,31 @@ def norm(parts: Iterable[list[Tensor]]) -> Tensor:
     """
     parts = [part for part in parts if part]
     if all(part[0].device.type == "cpu" and part[0].dtype == torch.float32 for part in parts):
-        total = _total([norm for part in parts for norm in torch._foreach_norm(part, 2)])
+        total = _total([norm for part in parts for norm in _norms(part, torch.float32)])
         if 1e-12 < total.item() < 1e18:  # far from where single precision fails; reading a number is free on the CPU
             return total
     norms: list[Tensor] = []
     for part in parts:
         precision = torch.float32 if part[0].device.type == "mps" else torch.float64  # mps has no float64
-        norms += torch._foreach_norm(part, 2, dtype=precision)
+        norms += _norms(part, precision)
     return _total(norms)
+
+
+def _norms(tensors: list[Tensor], precision: torch.dtype) -> Iterable[Tensor]:
+    """Norms of the tensors, or of runs of them: the norm of these norms is that of all."""
+    if tensors[0].device.type != "cpu":
+        return torch._foreach_norm(tensors, 2, dtype=precision)
+    small = [t for t in tensors if t.numel() <= SMALL]
+    runs = [_flatten_dense_tensors(small[i : i + RUN]) for i in range(0, len(small), RUN)]
+    runs += [t for t in tensors if t.numel() > SMALL]
+    return [torch.linalg.vector_norm(run, dtype=precision) for run in runs]
 
 
 def _total(norms: list[Tensor]) -> Tensor:
     device = norms[0].device
-    total: Tensor = torch.linalg.vector_norm(torch.stack([each.to(device) for each in norms]))
+    if len({each.device for each in norms}) > 1:
+        norms = [each.to(device) for each in norms]
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total
 
 
@@ -54,5 +71,17 @@ def add_divided(tensors: list[Tensor], directions: list[Tensor], by: Tensor) -> 
         if 1e-30 < abs(number) < 1e30:
             torch._foreach_add_(tensors, directions, alpha=1 / number)
             return
-    by = by.masked_fill(by == 0, torch.inf)
-    torch._foreach_add_(tensors, torch._foreach_div(directions, by.to(directions[0])))
+    if tensors[0].is_cuda and tensors[0].dtype == directions[0].dtype == torch.float32:
+        _add_scaled(tensors, directions, by)
+    else:
+        by = by.masked_fill(by == 0, torch.inf)
+        torch._foreach_add_(tensors, torch._foreach_div(directions, by.to(directions[0])))
+
+
+def _add_scaled(tensors: list[Tensor], directions: list[Tensor], by: Tensor) -> None:
+    """The same in one kernel and without memory of its own: a step of fused SGD, whose length may lie on the device."""
+    length = -by.reciprocal().nan_to_num(nan=torch.nan, posinf=0.0, neginf=0.0)
+    torch._fused_sgd_(
+        tensors, directions, [], weight_decay=0.0, momentum=0.0, lr=length.to(directions[0]), dampening=0.0,
+        nesterov=False, maximize=False, is_first_step=False,
+    )  # fmt: skip

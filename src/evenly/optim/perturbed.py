@@ -191,7 +191,7 @@ class PerturbedOptimizer(Optimizer):
         return closure, scaler if scaler is not None and scaler.is_enabled() else None
 
     def evaluate(self, closure: Callable[[], Loss]) -> Loss:
-        """Run the closure where the weights are now; its gradients are in ``.grad``, its loss comes back."""
+        """Run the closure where the weights are now; its gradients are in ``.grad``, its loss comes back detached."""
         with torch.enable_grad():
             loss = closure()
         if loss is None:
@@ -201,8 +201,7 @@ class PerturbedOptimizer(Optimizer):
                 "no parameter of the optimizer has a gradient after the closure ran; "
                 "call loss.backward() in it, on a loss that depends on them"
             )
-        # A second run of a captured or compiled closure may write its loss over this one.
-        return cast(Loss, loss.detach().clone()) if isinstance(loss, Tensor) else loss
+        return cast(Loss, loss.detach()) if isinstance(loss, Tensor) else loss
 
     def gradients_are_finite(self) -> Tensor:
         """Whether every gradient is finite: a 0-d boolean tensor on the device."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +43,8 @@ class SharpnessAware(PerturbedOptimizer):
         check_finite: raise if a gradient is not finite.
     """
 
-    model: nn.Module | None
     local: bool
+    _model: nn.Module | None
     _models: list[nn.Module] | None
     _normalizing: list[nn.Module] | None
     """The layers with running statistics, looked up once: to walk a deep network every step would be slow."""
@@ -58,13 +58,8 @@ class SharpnessAware(PerturbedOptimizer):
         check_finite: bool,
         **settings: float,
     ) -> None:
-        if local and not isinstance(model, DistributedDataParallel):
-            given = "None" if model is None else f"a {type(model).__name__}"
-            raise EvenlyError(
-                f"local=True, but model is {given}; pass the DistributedDataParallel that the closure calls"
-            )
-        self.model = model
         self.local = local
+        self.model = model
         super().__init__(base, check_finite=check_finite, **settings)
 
     @torch.no_grad()
@@ -72,6 +67,8 @@ class SharpnessAware(PerturbedOptimizer):
         closure, scaler = self.begin(closure, scaler)
         with self._unsynced(), self._noting_models():
             loss = self.evaluate(closure)
+        if isinstance(loss, Tensor):
+            loss = cast(Loss, loss.clone())  # a second run of a captured or compiled closure may write over it
         if (scaler is not None or self.check_finite) and not self._first_gradients_are_finite():
             if scaler is None:
                 self.refuse_gradient("first")
@@ -105,19 +102,33 @@ class SharpnessAware(PerturbedOptimizer):
         super().restore()
         self._statistics.put_back()
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        super().add_param_group(param_group)
-        self._models = None if self.model is None else [self.model]  # a network may have come with the group
+    @property
+    def model(self) -> nn.Module | None:
+        """The network, as in the arguments; a finished optimizer takes another one: ``opt.model = model``."""
+        return self._model
+
+    @model.setter
+    def model(self, model: nn.Module | None) -> None:
+        if self.local and not isinstance(model, DistributedDataParallel):
+            given = "None" if model is None else f"a {type(model).__name__}"
+            raise EvenlyError(
+                f"local=True, but model is {given}; pass the DistributedDataParallel that the closure calls"
+            )
+        self._model = model
+        self._models = None if model is None else [model]
         self._normalizing = None
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        self.model = self.model  # a network may have come with the group
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "model": self.model, "local": self.local}
+        return {**super().__getstate__(), "_model": self.model, "local": self.local}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._statistics = Snapshot()
-        self._models = None if self.model is None else [self.model]
-        self._normalizing = None
+        self.model = self._model
 
     def _unsynced(self) -> AbstractContextManager[None]:
         if not self.local:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter, is_
 
 import torch
 from torch import Tensor
 
 from evenly.optim.foreach import alike
+
+_layout = attrgetter("device", "dtype", "shape")
 
 
 class Snapshot:
@@ -21,12 +24,14 @@ class Snapshot:
         self._memory: dict[Tensor, Tensor] = {}
         self._taken: list[tuple[list[Tensor], list[Tensor]]] = []
         self._before: list[Tensor] = []
+        self._layout: list[object] = []
         self._pairs: list[tuple[list[Tensor], list[Tensor]]] = []
 
     def take(self, tensors: Iterable[Tensor]) -> None:
         tensors = list(tensors)
-        if not self._is_as_before(tensors):
-            self._before = tensors
+        layout = [_layout(t) for t in tensors]
+        if layout != self._layout or not all(map(is_, tensors, self._before)):
+            self._before, self._layout = tensors, layout
             self._pairs = [(originals, [self._copy_of(t) for t in originals]) for originals in alike(tensors)]
         self._taken = self._pairs
         for originals, copies in self._taken:
@@ -37,16 +42,9 @@ class Snapshot:
             torch._foreach_copy_(originals, copies)
         self._taken = []
 
-    def _is_as_before(self, tensors: list[Tensor]) -> bool:
-        """Whether these are the tensors of the last time, where they were; then their copies are laid out already."""
-        if len(tensors) != len(self._before) or any(a is not b for a, b in zip(tensors, self._before, strict=True)):
-            return False
-        pairs = ((t, copy) for originals, copies in self._pairs for t, copy in zip(originals, copies, strict=True))
-        return all(t.dtype is copy.dtype and t.device == copy.device and t.shape == copy.shape for t, copy in pairs)
-
     def _copy_of(self, tensor: Tensor) -> Tensor:
         copy = self._memory.get(tensor)
         # model.to(...) moves a parameter without making a new one
-        if copy is None or (copy.device, copy.dtype, copy.shape) != (tensor.device, tensor.dtype, tensor.shape):
+        if copy is None or _layout(copy) != _layout(tensor):
             copy = self._memory[tensor] = torch.empty_like(tensor)
         return copy

@@ -61,7 +61,7 @@ class SAMCallback(pl.Callback):
             _refuse_what_cannot_work(trainer, pl_module, optimizer)
             if isinstance(optimizer, SharpnessAware) and optimizer.model is None:
                 # By itself it would look for running statistics in the last of the accumulated batches alone.
-                optimizer._models = [pl_module]
+                optimizer.model = pl_module
         self._installed = ExitStack()
         step = partial(self._step, plugin, plugin.optimizer_step)
         self._installed.enter_context(replaced(plugin, "optimizer_step", step))
