@@ -79,8 +79,12 @@ def add_divided(tensors: list[Tensor], directions: list[Tensor], by: Tensor) -> 
 
 
 def _add_scaled(tensors: list[Tensor], directions: list[Tensor], by: Tensor) -> None:
-    """The same in one kernel and without memory of its own: a step of fused SGD, whose length may lie on the device."""
-    length = -by.reciprocal().nan_to_num(nan=torch.nan, posinf=0.0, neginf=0.0)
+    """The same in one kernel and without memory of its own: a step of fused SGD, whose length may lie on the device.
+
+    The length is at most single precision's largest number, so that the shift is shorter where ``by`` is under 3e-39.
+    """
+    largest = torch.finfo(torch.float32).max
+    length = -by.reciprocal().clamp(-largest, largest)
     torch._fused_sgd_(
         tensors, directions, [], weight_decay=0.0, momentum=0.0, lr=length.to(directions[0]), dampening=0.0,
         nesterov=False, maximize=False, is_first_step=False,
