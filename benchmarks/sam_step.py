@@ -220,7 +220,10 @@ def main() -> None:
                     "network": network, "foreach": foreach, "variant": name, "ms": 1e3 * statistics.median(times[name]),
                     "ratio": value, "low": low, "high": high,
                 })  # fmt: skip
-    print(f"SAM step / SGD step, {hardware}, torch {torch.__version__}, {arguments.rounds} interleaved rounds (many-tensors 5 times as many)")
+    print(f"SAM step / SGD step, {hardware}, torch {torch.__version__}")
+    print(
+        f"interleaved rounds: {', '.join(f'{often * arguments.rounds} ({n})' for n, (*_, often) in NETWORKS.items())}"
+    )
     print(f"{'network':14}{'foreach':9}{'variant':20}{'ms':>9}{'ratio':>8}   95% interval")
     for row in rows:
         print(

@@ -48,3 +48,8 @@ def test_one_version():
     except importlib.metadata.PackageNotFoundError:
         return
     assert installed == declared
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "evenly", "methods"], capture_output=True, text=True, check=True)
+    assert "useful" in done.stdout

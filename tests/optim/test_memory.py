@@ -58,4 +58,3 @@ def test_one_copy_of_the_perturbed_parameters_made_once(wrapper, perturbed, agai
         assert copies * size <= made.total <= copies * size + small
     held = {t.data_ptr(): nbytes([t]) for t in opt._weights._memory.values()}
     assert sum(held.values()) == size
-

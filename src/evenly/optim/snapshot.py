@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter, is_
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ class Snapshot:
         self._memory: dict[Tensor, Tensor] = {}
         self._taken: list[tuple[list[Tensor], list[Tensor]]] = []
         self._before: list[Tensor] = []
-        self._layout: list[object] = []
+        self._layout: list[Any] = []
         self._pairs: list[tuple[list[Tensor], list[Tensor]]] = []
 
     def take(self, tensors: Iterable[Tensor]) -> None:

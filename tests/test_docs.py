@@ -1,0 +1,38 @@
+"""The pages' code blocks that are marked to run do run, one after the other."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import evenly
+
+PAGES = Path(__file__).parents[1] / "docs"
+MARKED = re.compile(r"<!-- runs -->\n```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize("wrapper", [evenly.SAM, evenly.ASAM, evenly.RandomPerturbation])
+def test_the_optimizers_page_runs(wrapper, tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    opt = wrapper(base)
+    x, y = torch.randn(16, 4), torch.randint(3, (16,))
+    names = {
+        "torch": torch, "evenly": evenly, "model": model, "base": base, "opt": opt, "batches": [(x, y)] * 3,
+        "x": x, "y": y, "scheduler": torch.optim.lr_scheduler.StepLR(opt, 1, 0.9), "loss_function": nn.functional.cross_entropy,
+        "path": tmp_path / "saved.pt", "device": "cpu", "dtype": torch.bfloat16,
+    }  # fmt: skip
+    blocks = MARKED.findall((PAGES / "optimizers.md").read_text())
+    assert len(blocks) == 5
+    for block in blocks:
+        before = [p.detach().clone() for p in model.parameters()]
+        exec(textwrap.dedent(block), names)
+        moved = any(not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+        assert moved == ("backward" in block)
+    assert not opt.ascended
