@@ -26,7 +26,8 @@ def test_the_optimizers_page_runs(wrapper, tmp_path):
     names = {
         "torch": torch, "evenly": evenly, "model": model, "base": base, "opt": opt, "batches": [(x, y)] * 3,
         "x": x, "y": y, "scheduler": torch.optim.lr_scheduler.StepLR(opt, 1, 0.9),
-        "loss_function": nn.functional.cross_entropy, "path": tmp_path / "saved.pt", "device": "cpu", "dtype": torch.bfloat16,
+        "loss_function": nn.functional.cross_entropy, "path": tmp_path / "saved.pt", "device": "cpu",
+        "dtype": torch.bfloat16,
     }  # fmt: skip
     blocks = MARKED.findall((PAGES / "optimizers.md").read_text())
     assert len(blocks) == 5
