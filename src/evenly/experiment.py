@@ -15,15 +15,15 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from evenly.data import Data, load
+from evenly.data import DATASETS, Data, load
 from evenly.engine import Fit, Run, measure
 from evenly.engine.batches import Batches, outputs_of
-from evenly.engine.folder import Folder, write_json
+from evenly.engine.folder import Folder, read_json, write_json
 from evenly.engine.progress import Progress
 from evenly.engine.schedules import schedule as find_schedule
 from evenly.errors import EvenlyError, unknown
 from evenly.methods import METHODS, find
-from evenly.models import factory
+from evenly.models import MODELS, factory
 from evenly.optim.registry import builder
 from evenly.options import checked
 from evenly.randomness import derive, isolated, reseed
@@ -125,6 +125,36 @@ def train(
         if fit.folder is not None:
             _leave_behind(run, data, config, fit.folder)
     return run
+
+
+def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[Run, Data, dict[str, Any]]:
+    """A finished run read back from its folder: the run, its data and its configuration.
+
+    Args:
+        data: needed where the configuration cannot name it, as for an `.npz` file or a `Data` of the user's own.
+    """
+    path = Path(folder)
+    config = read_json(path / "config.json")
+    if not isinstance(config, dict) or read_json(path / "results.json") is None:
+        raise EvenlyError(f"{path} holds no finished run of evenly; give the folder that `evenly train` left behind")
+    named = dict(config["data"])
+    name = named.pop("name")
+    named.pop("fingerprint")
+    if data is None:
+        if name not in DATASETS:
+            raise EvenlyError(f"{path} was trained on {name!r}, which is not in the folder; give the data as well")
+        data = load(name, **{"seed": config["seed"], **named})
+    settings, method = config["settings"], config["method"]
+    if config["model"]["name"] not in MODELS or config["optimizer_settings"] or isinstance(settings["schedule"], list):
+        raise EvenlyError(
+            f"{path} was trained with a model, optimizer or schedule of the user's own; call evenly.train as then "
+            "and take its .model"
+        )
+    run = train(
+        config["model"]["name"], data, method["name"], config["optimizer"], seed=config["seed"], out=path,
+        budget=config["budget"], model_options=config["model"]["options"], progress=lambda *_: None, **settings, **method["options"],
+    )  # fmt: skip
+    return run, as_data(data, config["seed"], {}), config
 
 
 def _leave_behind(run: Run, data: Data, config: dict[str, Any], folder: Folder) -> None:

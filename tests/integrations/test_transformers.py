@@ -367,7 +367,7 @@ def test_a_plain_trainers_checkpoint_can_be_gone_on_with(make, plain):
     assert all(group["rho"] == 0.3 for group in p.trainer.perturbed.param_groups)
 
 
-def test_an_epoch_that_ends_in_the_middle_of_a_step_leaves_nothing_behind(make, plain):
+def test_an_epoch_that_ends_in_the_middle_of_a_step_leaves_its_batches_to_the_next_as_trainer_does(make, plain):
     class Ends(TrainerCallback):
         def on_substep_end(self, args, state, control, **kwargs):
             if state.global_step == 1 and not self.ended:
@@ -380,10 +380,10 @@ def test_an_epoch_that_ends_in_the_middle_of_a_step_leaves_nothing_behind(make, 
     p.trainer.train()
     net = tiny_bert()
     opt = SAM(sgd(net.parameters()), rho=0.3)
-    # one step, two batches that were fetched and dropped, two steps of the second epoch
-    steps = [p.seen[0:2], *([p.seen[start : start + 2] for start in (len(p.seen) - 4, len(p.seen) - 2)])]
+    # one step, one batch of the next, the two steps of the second epoch
+    steps = [p.seen[0:2], [p.seen[2], *p.seen[-4:-2]], p.seen[-2:]]
     for window in steps:
-        plain.loop(net, opt, window, loss_of, accumulate=2, normalize=lambda _: 1)
+        plain.loop(net, opt, window, loss_of, accumulate=len(window), normalize=lambda _: 1)
     assert plain.same(p.trainer.model, net)
 
 

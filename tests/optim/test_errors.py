@@ -46,7 +46,7 @@ def test_a_base_that_is_no_optimizer(p):
         SAM(torch.optim.SGD)
     with refused("base is a generator, not a torch optimizer"):
         SAM(q for q in [p])
-    with refused("base is itself a SAM .* wrap its .base, a SGD"):
+    with refused("base is itself a SAM .* give a SGD of its own"):
         ASAM(SAM(sgd(p)))
     with refused("LBFGS, which runs the closure by itself"):
         SAM(torch.optim.LBFGS([p]))

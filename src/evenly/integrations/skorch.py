@@ -68,6 +68,10 @@ def sam_optimizer(
     return PerturbedFactory(base, method, settings)
 
 
+SAM_OVER_SGD = sam_optimizer()
+"""The optimizer of a net that is given none."""
+
+
 class SAMMixin:
     """Put before a skorch net: ``class SAMBinary(SAMMixin, NeuralNetBinaryClassifier)``.
 
@@ -79,6 +83,9 @@ class SAMMixin:
 
     optimizer_: Any
     _optimizers: list[str]
+
+    def __init__(self, *args: Any, optimizer: Any = SAM_OVER_SGD, **kwargs: Any) -> None:
+        super().__init__(*args, optimizer=optimizer, **kwargs)
 
     def train_step(self, batch: Any, **fit_params: Any) -> Any:
         optimizers = [getattr(self, f"{name}_") for name in self._optimizers]

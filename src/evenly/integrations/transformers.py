@@ -76,6 +76,7 @@ class SAMMixin:
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         base: Optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
+        self._window = []
         if not isinstance(base, AcceleratedOptimizer):  # as it is in a second train(), which goes on with the first's
             perturbed = base if isinstance(base, PerturbedOptimizer) else self.perturb(base)
             if not isinstance(perturbed, PerturbedOptimizer):
@@ -86,10 +87,6 @@ class SAMMixin:
             self.perturbed = perturbed
             self.optimizer = base = perturbed.base
         return base
-
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        self._window = []
-        return super().get_batch_samples(*args, **kwargs)  # type: ignore[misc]
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         self._window.append(inputs)
@@ -111,6 +108,7 @@ class SAMMixin:
                 self.perturbed.step(closure)
         except _OverflowError:
             pass  # the scaler meets the same gradient in Trainer's step, skips it and lowers its scale
+        self._window = []
         return losses[0]
 
     def _accumulated(self, model: nn.Module, num_items_in_batch: Any) -> Tensor:

@@ -61,7 +61,7 @@ class ASAM(SharpnessAware):
         Tg = [list(torch._foreach_mul(part.grads, T_w)) for part, T_w in zip(parts, T, strict=True)]
         Tg_norm = norm(Tg)
         for part, T_w, T_w_g in zip(parts, T, Tg, strict=True):
-            yield Shift(part.params, list(torch._foreach_mul(T_w_g, T_w)), Tg_norm / part.rho)
+            yield Shift(part.params, list(torch._foreach_mul(T_w_g, T_w)), part.over_rho(Tg_norm))
 
     @staticmethod
     def _scale(part: Part, names: dict[Tensor, str]) -> list[Tensor]:

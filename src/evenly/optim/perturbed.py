@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, cast
 import torch
 from torch import Tensor
 from torch.amp import GradScaler
+from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
 from evenly.errors import EvenlyError
@@ -24,6 +25,7 @@ from evenly.optim.foreach import add_divided, alike, norm
 from evenly.optim.snapshot import Snapshot
 
 Loss = TypeVar("Loss")
+HALF = (torch.float16, torch.bfloat16)
 
 
 class Part(NamedTuple):
@@ -38,6 +40,11 @@ class Part(NamedTuple):
         """The group's radius; negative where the base maximizes, whose worst neighbour lies downhill."""
         rho: float | Tensor = self.group["rho"]
         return -rho if self.group.get("maximize") else rho
+
+    def over_rho(self, norm: Tensor) -> Tensor:
+        """norm / rho; infinite where rho is the number 0, with which a schedule may begin."""
+        zero = not isinstance(self.rho, Tensor) and self.rho == 0
+        return torch.full_like(norm, torch.inf) if zero else norm / self.rho
 
 
 class Shift(NamedTuple):
@@ -62,12 +69,27 @@ def wrappable(base: Optimizer) -> Optimizer:
         )
     if isinstance(base, PerturbedOptimizer):
         raise EvenlyError(
-            f"base is itself a {type(base).__name__} and perturbs already; wrap its .base, a "
-            f"{type(base.base).__name__}, instead"
+            f"base is itself a {type(base).__name__} and perturbs already; give a {type(base.base).__name__} of its own"
         )
     if isinstance(base, torch.optim.LBFGS):
         raise EvenlyError("base is LBFGS, which runs the closure by itself; use SGD, Adam or another first-order base")
+    refuse_parameters(base.param_groups)
     return base
+
+
+def refuse_parameters(groups: Iterable[dict[str, Any]]) -> None:
+    """Refuse parameters that have no perturbation: complex ones, and parts of ones that are split over devices."""
+    for g, group in enumerate(groups):
+        for i, p in enumerate(group["params"]):
+            if p.is_complex():
+                raise EvenlyError(
+                    f"parameter {i} of group {g} is complex; hold it as real numbers (torch.view_as_real) in the model"
+                )
+            if hasattr(p, "device_mesh") or getattr(p, "_is_flat_param", False):
+                raise EvenlyError(
+                    f"parameter {i} of group {g} is split over devices (FSDP, DTensor), and the norm would be that of a "
+                    "part; use DistributedDataParallel"
+                )
 
 
 class PerturbedOptimizer(Optimizer):
@@ -109,6 +131,7 @@ class PerturbedOptimizer(Optimizer):
     def perturbation(self) -> Iterable[Shift]:
         """eps, as what :meth:`ascend` adds to the parameters."""
 
+    @torch._disable_dynamo
     @torch.no_grad()
     def ascend(self) -> None:
         """Move the weights from w to w + eps, where eps may need the gradients now in ``.grad``."""
@@ -122,6 +145,7 @@ class PerturbedOptimizer(Optimizer):
         # An autocast region around the whole step would give the next pass its casts of the old weights.
         torch.clear_autocast_cache()
 
+    @torch._disable_dynamo
     @torch.no_grad()
     def restore(self) -> None:
         """Move the weights back from w + eps to w, bit for bit."""
@@ -148,13 +172,12 @@ class PerturbedOptimizer(Optimizer):
         """
         parts = []
         for index, group in enumerate(self.param_groups):
-            grads = {p: g for p in group["params"] if (g := p.grad) is not None}
+            grads = {p: g for p in group["params"] if (g := p.grad) is not None and (among is None or p in among)}
             if any(g.layout is not torch.strided for g in grads.values()):
-                self._refuse_sparse(index)
-            for params in alike(grads if among is None else [p for p in grads if p in among]):
+                self._refuse_sparse(index, set(grads))
+            for params in alike(grads):
                 theirs = [grads[p] for p in params]
-                half = params[0].dtype in (torch.float16, torch.bfloat16)
-                parts.append(Part(group, params, [g.float() for g in theirs] if half else theirs))
+                parts.append(Part(group, params, [g.float() for g in theirs] if params[0].dtype in HALF else theirs))
         if not parts:
             which = "parameter of the optimizer" if among is None else "parameter chosen for the perturbation"
             raise EvenlyError(
@@ -205,16 +228,31 @@ class PerturbedOptimizer(Optimizer):
 
     def gradients_are_finite(self) -> Tensor:
         """Whether every gradient is finite: a 0-d boolean tensor on the device."""
-        return norm(part.grads for part in self.gradients()).isfinite()
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        values = (g if g.layout is torch.strided else g.coalesce().values() for g in grads)
+        return norm(alike(g.float() if g.dtype in HALF else g for g in values)).isfinite()
 
     def descend(self, scaler: GradScaler | None, which: str) -> None:
         """Let the base step with the gradients of the ``which`` pass."""
         if scaler is not None:
+            if self._is_unscaled(scaler, self):
+                raise EvenlyError(
+                    "the closure called scaler.unscale_(opt), and the step would unscale once more; leave it out and clip "
+                    "in a step pre-hook of the base"
+                )
+            if not self._is_unscaled(scaler, self.base):  # a fused base would do it later, after the hooks that clip
+                scaler.unscale_(self.base)
             scaler.step(self.base)
             return
         if self.check_finite and not self.gradients_are_finite():
             self.refuse_gradient(which)
         self.base.step()
+
+    @staticmethod
+    def _is_unscaled(scaler: GradScaler, optimizer: Optimizer) -> bool:
+        return id(optimizer) in scaler._per_optimizer_states and (
+            scaler._per_optimizer_states[id(optimizer)]["stage"] is not OptState.READY
+        )
 
     def refuse_gradient(self, which: str) -> NoReturn:
         raise EvenlyError(
@@ -242,6 +280,7 @@ class PerturbedOptimizer(Optimizer):
         for name in self.settings:
             self._refuse_unless_positive(name, param_group.get(name, self.defaults[name]))
         self.base.add_param_group(param_group)
+        refuse_parameters(self.param_groups)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.base.zero_grad(set_to_none)
@@ -274,15 +313,15 @@ class PerturbedOptimizer(Optimizer):
         return f"{type(self).__name__}({settings}, base={self.base!r})"
 
     def _refuse_unless_positive(self, name: str, value: float) -> None:
-        if not (math.isfinite(value) and value > 0):
+        if not isinstance(value, int | float | Tensor) or not (math.isfinite(value) and value > 0):
             raise EvenlyError(
                 f"{name}={value} for {type(self).__name__}: it must be a finite number > 0; "
                 "for no perturbation use the base optimizer alone"
             )
 
-    def _refuse_sparse(self, group: int) -> NoReturn:
+    def _refuse_sparse(self, group: int, among: Container[Tensor]) -> NoReturn:
         params = self.param_groups[group]["params"]
-        index = next(i for i, p in enumerate(params) if p.grad is not None and p.grad.layout != torch.strided)
+        index = next(i for i, p in enumerate(params) if p in among and p.grad.layout != torch.strided)
         raise EvenlyError(
             f"parameter {index} of group {group}, of shape {tuple(params[index].shape)}, has a sparse "
             "gradient, but a perturbation is dense; make its layer with sparse=False"

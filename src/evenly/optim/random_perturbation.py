@@ -49,6 +49,7 @@ class RandomPerturbation(PerturbedOptimizer):
                 directions = [piece.view_as(p) for piece, p in zip(noise.split(sizes), w, strict=True)]
                 yield Shift(w, directions, torch.ones((), dtype=torch.float64) / group["sigma"])
 
+    @torch._disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss] | None = None, *, scaler: GradScaler | None = None) -> Loss:
         closure, scaler = self.begin(closure, scaler)

@@ -58,4 +58,4 @@ def along_gradient(parts: list[Part]) -> Iterator[Shift]:
     """eps = rho g / ||g||_2, each group with its own rho, and 0 where g is."""
     g_norm = norm(part.grads for part in parts)
     for part in parts:
-        yield Shift(part.params, part.grads, g_norm / part.rho)
+        yield Shift(part.params, part.grads, part.over_rho(g_norm))

@@ -46,8 +46,9 @@ class SharpnessAware(PerturbedOptimizer):
     local: bool
     _model: nn.Module | None
     _models: list[nn.Module] | None
-    _normalizing: list[nn.Module] | None
-    """The layers with running statistics, looked up once: to walk a deep network every step would be slow."""
+    _normalizing: list[tuple[nn.Module, str]] | None
+    """The layers with running statistics and which, looked up once: to walk a deep network every step would be slow."""
+    _buffers: list[tuple[nn.Module, str, Tensor]]
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class SharpnessAware(PerturbedOptimizer):
         self.model = model
         super().__init__(base, check_finite=check_finite, **settings)
 
+    @torch._disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss] | None = None, *, scaler: GradScaler | None = None) -> Loss:
         closure, scaler = self.begin(closure, scaler)
@@ -79,27 +81,35 @@ class SharpnessAware(PerturbedOptimizer):
         self.descend(scaler, "second")
         return loss
 
+    @torch._disable_dynamo
     @torch.no_grad()
     def ascend(self) -> None:
         """Move the weights from w to w + eps, given the gradient at w in ``.grad``.
 
         The running statistics of ``model`` are kept as they are now; :meth:`restore` brings them back.
         """
-        super().ascend()
         if self._normalizing is None and self._models is not None:
-            modules = (module for model in self._models for module in model.modules())
-            self._normalizing = [module for module in modules if set(RUNNING_STATISTICS) & set(module._buffers)]
-        self._statistics.take(
-            buffer
-            for module in self._normalizing or ()
-            for name in RUNNING_STATISTICS
-            if (buffer := module._buffers.get(name)) is not None
-        )
+            modules = [module for model in self._models for module in model.modules()]
+            _refuse_sharded(modules)
+            self._normalizing = [
+                (module, name)
+                for module in modules
+                for name, buffer in module.named_buffers(recurse=False)
+                if name in RUNNING_STATISTICS and buffer is not None
+            ]
+        super().ascend()
+        self._buffers = [(module, name, getattr(module, name)) for module, name in self._normalizing or ()]
+        self._statistics.take(buffer for *_, buffer in self._buffers)
 
+    @torch._disable_dynamo
     @torch.no_grad()
     def restore(self) -> None:
         """Move the weights back from w + eps to w, bit for bit, and the running statistics with them."""
         super().restore()
+        for module, name, buffer in self._buffers:
+            if getattr(module, name) is not buffer:  # a layer of the user's own may put a new tensor in its place
+                setattr(module, name, buffer)
+        self._buffers = []
         self._statistics.put_back()
 
     @property
@@ -114,9 +124,15 @@ class SharpnessAware(PerturbedOptimizer):
             raise EvenlyError(
                 f"local=True, but model is {given}; pass the DistributedDataParallel that the closure calls"
             )
+        if model is not None and not isinstance(model, nn.Module):
+            raise EvenlyError(f"model is a {type(model).__name__}; give the network, a torch.nn.Module, or None")
         self._model = model
         self._models = None if model is None else [model]
         self._normalizing = None
+
+    def keep_statistics_of(self, model: nn.Module) -> None:
+        """Leave the running statistics of this network alone in the second pass; `model` and what it is for stay."""
+        self._models, self._normalizing = [model], None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -127,7 +143,7 @@ class SharpnessAware(PerturbedOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._statistics = Snapshot()
+        self._statistics, self._buffers = Snapshot(), []
         self.model = self._model
 
     def _unsynced(self) -> AbstractContextManager[None]:
@@ -175,3 +191,12 @@ class SharpnessAware(PerturbedOptimizer):
             finally:
                 hook.remove()
         self._models = models
+
+
+def _refuse_sharded(modules: list[nn.Module]) -> None:
+    for module in modules:
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise EvenlyError(
+                "the model is a FullyShardedDataParallel: each process holds a part of the weights, and the norm would be "
+                "that of a part; use DistributedDataParallel"
+            )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from evenly.optim.foreach import alike
 
@@ -18,11 +19,11 @@ class Snapshot:
     """Takes copies of tensors and puts them back in place.
 
     The copies' memory is kept from one :meth:`take` to the next, so that a captured graph finds it where
-    it was.
+    it was, and as long as their tensors live.
     """
 
     def __init__(self) -> None:
-        self._memory: dict[Tensor, Tensor] = {}
+        self._memory = WeakTensorKeyDictionary()  # a tensor that is gone needs no copy
         self._taken: list[tuple[list[Tensor], list[Tensor]]] = []
         self._before: list[Tensor] = []
         self._layout: list[Any] = []
@@ -44,7 +45,7 @@ class Snapshot:
         self._taken = []
 
     def _copy_of(self, tensor: Tensor) -> Tensor:
-        copy = self._memory.get(tensor)
+        copy: Tensor | None = self._memory.get(tensor)
         # model.to(...) moves a parameter without making a new one
         if copy is None or _layout(copy) != _layout(tensor):
             copy = self._memory[tensor] = torch.empty_like(tensor)

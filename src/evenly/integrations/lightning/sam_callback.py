@@ -61,7 +61,7 @@ class SAMCallback(pl.Callback):
             _refuse_what_cannot_work(trainer, pl_module, optimizer)
             if isinstance(optimizer, SharpnessAware) and optimizer.model is None:
                 # By itself it would look for running statistics in the last of the accumulated batches alone.
-                optimizer.model = pl_module
+                optimizer.keep_statistics_of(pl_module)
         self._installed = ExitStack()
         step = partial(self._step, plugin, plugin.optimizer_step)
         self._installed.enter_context(replaced(plugin, "optimizer_step", step))
@@ -106,6 +106,8 @@ class SAMCallback(pl.Callback):
         """In place of ``Precision.optimizer_step``."""
         if not isinstance(optimizer, PerturbedOptimizer):
             return plain_step(optimizer, model=model, closure=closure, **kwargs)
+        if model.trainer.fit_loop._skip_backward:  # stochastic weight averaging refreshes BatchNorm in its last epoch
+            return closure()
         scaler = getattr(plugin, "scaler", None)
         passes = 0
 
