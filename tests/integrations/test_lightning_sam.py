@@ -10,6 +10,7 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.utils.data import DataLoader, TensorDataset
 
+import evenly
 from evenly.errors import EvenlyError
 
 pl = pytest.importorskip("lightning.pytorch", reason="needs Lightning: pip install 'evenly[lightning]'")
@@ -452,3 +453,57 @@ def test_other_optimizers_are_left_alone(problem, plain):
 
 def test_the_example_runs(plain):
     assert "worst group" in plain.example("lightning_sam.py")
+
+
+class Bare(pl.LightningModule):
+    """A net with normalization whose optimizer was not given the model."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+        self.wrap = wrap
+
+    def training_step(self, batch, batch_idx):
+        return loss_of(self.net, batch)
+
+    def configure_optimizers(self):
+        return self.wrap(torch.optim.SGD(self.parameters(), lr=0.1))
+
+
+def little_trainer(tmp_path, *callbacks, epochs=1):
+    return pl.Trainer(
+        max_epochs=epochs, callbacks=[SAMCallback(), *callbacks], accelerator="cpu", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+
+
+def little_batches():
+    generator = torch.Generator().manual_seed(1)
+    return TensorDataset(torch.randn(32, 4, generator=generator), torch.randint(3, (32,), generator=generator))
+
+
+@pytest.mark.parametrize("epochs", [4])
+def test_stochastic_weight_averaging_refreshes_normalization(tmp_path, epochs):
+    model = Bare(lambda base: evenly.SAM(base))
+    averaging = pl.callbacks.StochasticWeightAveraging(1e-2, swa_epoch_start=2)
+    little_trainer(tmp_path, averaging, epochs=epochs).fit(model, DataLoader(little_batches(), batch_size=8))
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_asam_means_the_same_with_the_callback_as_in_a_plain_loop(tmp_path):
+    model = Bare(lambda base: evenly.ASAM(base, rho=0.5))
+    little_trainer(tmp_path).fit(model, DataLoader(little_batches(), batch_size=8))
+    net = Bare(None).net
+    opt = evenly.ASAM(torch.optim.SGD(net.parameters(), lr=0.1), rho=0.5)
+    for batch in DataLoader(little_batches(), batch_size=8):
+
+        def closure(batch=batch):
+            opt.zero_grad()
+            loss = loss_of(net, batch)
+            loss.backward()
+            return loss
+
+        opt.step(closure)
+    ends = zip(model.net.state_dict().values(), net.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in ends)

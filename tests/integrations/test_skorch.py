@@ -266,3 +266,12 @@ def test_predictions_have_the_shape_of_the_labels(data):
 
 def test_the_example_runs(plain):
     assert "accuracy" in plain.example("skorch_sam.py")
+
+
+def test_a_net_that_is_given_no_optimizer_trains_with_sam(data):
+    net = SAMClassifier(
+        nn.Linear, module__in_features=data[0].shape[1], module__out_features=3, max_epochs=1, verbose=0
+    )
+    net.fit(*data)
+    assert type(net.optimizer_) is SAM
+    assert net.optimizer_.base.param_groups[0]["lr"] == net.lr
