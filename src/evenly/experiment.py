@@ -152,7 +152,8 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
         )
     run = train(
         config["model"]["name"], data, method["name"], config["optimizer"], seed=config["seed"], out=path,
-        budget=config["budget"], model_options=config["model"]["options"], progress=lambda *_: None, **settings, **method["options"],
+        budget=config["budget"], model_options=config["model"]["options"], progress=lambda *_: None,
+        **settings, **method["options"],
     )  # fmt: skip
     return run, as_data(data, config["seed"], {}), config
 

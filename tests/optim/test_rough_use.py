@@ -193,9 +193,13 @@ def alone():
 @pytest.mark.filterwarnings("ignore")
 def test_weights_split_by_fsdp_are_refused(alone, original, x):
     model = FullyShardedDataParallel(network(), device_id=torch.device("cpu"), use_orig_params=original)
-    with pytest.raises(EvenlyError, match="use DistributedDataParallel"):
+
+    def step():
         opt = SAM(torch.optim.SGD(model.parameters(), lr=0.1))
         opt.step(closure_of(model, opt, x))
+
+    with pytest.raises(EvenlyError, match="use DistributedDataParallel"):
+        step()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -85,7 +85,7 @@ class SAMMixin:
     _optimizers: list[str]
 
     def __init__(self, *args: Any, optimizer: Any = SAM_OVER_SGD, **kwargs: Any) -> None:
-        super().__init__(*args, optimizer=optimizer, **kwargs)
+        super().__init__(*args, optimizer=optimizer, **kwargs)  # type: ignore[call-arg]
 
     def train_step(self, batch: Any, **fit_params: Any) -> Any:
         optimizers = [getattr(self, f"{name}_") for name in self._optimizers]

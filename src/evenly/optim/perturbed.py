@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.amp import GradScaler
 from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
@@ -87,8 +88,8 @@ def refuse_parameters(groups: Iterable[dict[str, Any]]) -> None:
                 )
             if hasattr(p, "device_mesh") or getattr(p, "_is_flat_param", False):
                 raise EvenlyError(
-                    f"parameter {i} of group {g} is split over devices (FSDP, DTensor), and the norm would be that of a "
-                    "part; use DistributedDataParallel"
+                    f"parameter {i} of group {g} is split over devices (FSDP, DTensor), and the norm would be that of "
+                    "a part; use DistributedDataParallel"
                 )
 
 
@@ -131,7 +132,7 @@ class PerturbedOptimizer(Optimizer):
     def perturbation(self) -> Iterable[Shift]:
         """eps, as what :meth:`ascend` adds to the parameters."""
 
-    @torch._disable_dynamo
+    @_disable_dynamo
     @torch.no_grad()
     def ascend(self) -> None:
         """Move the weights from w to w + eps, where eps may need the gradients now in ``.grad``."""
@@ -145,7 +146,7 @@ class PerturbedOptimizer(Optimizer):
         # An autocast region around the whole step would give the next pass its casts of the old weights.
         torch.clear_autocast_cache()
 
-    @torch._disable_dynamo
+    @_disable_dynamo
     @torch.no_grad()
     def restore(self) -> None:
         """Move the weights back from w + eps to w, bit for bit."""
@@ -237,8 +238,8 @@ class PerturbedOptimizer(Optimizer):
         if scaler is not None:
             if self._is_unscaled(scaler, self):
                 raise EvenlyError(
-                    "the closure called scaler.unscale_(opt), and the step would unscale once more; leave it out and clip "
-                    "in a step pre-hook of the base"
+                    "the closure called scaler.unscale_(opt), and the step would unscale once more; leave it out and "
+                    "clip in a step pre-hook of the base"
                 )
             if not self._is_unscaled(scaler, self.base):  # a fused base would do it later, after the hooks that clip
                 scaler.unscale_(self.base)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
@@ -49,7 +50,7 @@ class RandomPerturbation(PerturbedOptimizer):
                 directions = [piece.view_as(p) for piece, p in zip(noise.split(sizes), w, strict=True)]
                 yield Shift(w, directions, torch.ones((), dtype=torch.float64) / group["sigma"])
 
-    @torch._disable_dynamo
+    @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss] | None = None, *, scaler: GradScaler | None = None) -> Loss:
         closure, scaler = self.begin(closure, scaler)

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.amp import GradScaler
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -63,7 +64,7 @@ class SharpnessAware(PerturbedOptimizer):
         self.model = model
         super().__init__(base, check_finite=check_finite, **settings)
 
-    @torch._disable_dynamo
+    @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss] | None = None, *, scaler: GradScaler | None = None) -> Loss:
         closure, scaler = self.begin(closure, scaler)
@@ -81,7 +82,7 @@ class SharpnessAware(PerturbedOptimizer):
         self.descend(scaler, "second")
         return loss
 
-    @torch._disable_dynamo
+    @_disable_dynamo
     @torch.no_grad()
     def ascend(self) -> None:
         """Move the weights from w to w + eps, given the gradient at w in ``.grad``.
@@ -101,7 +102,7 @@ class SharpnessAware(PerturbedOptimizer):
         self._buffers = [(module, name, getattr(module, name)) for module, name in self._normalizing or ()]
         self._statistics.take(buffer for *_, buffer in self._buffers)
 
-    @torch._disable_dynamo
+    @_disable_dynamo
     @torch.no_grad()
     def restore(self) -> None:
         """Move the weights back from w + eps to w, bit for bit, and the running statistics with them."""
@@ -197,6 +198,6 @@ def _refuse_sharded(modules: list[nn.Module]) -> None:
     for module in modules:
         if type(module).__name__ == "FullyShardedDataParallel":
             raise EvenlyError(
-                "the model is a FullyShardedDataParallel: each process holds a part of the weights, and the norm would be "
-                "that of a part; use DistributedDataParallel"
+                "the model is a FullyShardedDataParallel: each process holds a part of the weights, and the norm would "
+                "be that of a part; use DistributedDataParallel"
             )
