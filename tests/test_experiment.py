@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import random
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+import evenly
 from evenly import Data, EvenlyError, train
 from evenly.data import load
-from evenly.experiment import DEFAULTS, resolve
+from evenly.experiment import DEFAULTS, reopen, resolve
 from evenly.methods import METHODS
 
 
@@ -458,3 +461,35 @@ def test_progress_goes_to_the_caller_or_nowhere(data, capfd):
     assert told == [0.25, 0.5, 0.75, 1.0]
     train("mlp", data, epochs=1)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("data", "method", "options"), [("patches", "useful", {"beta_d": 0.4}), ("shortcut-digits", "pde", {})]
+)
+def test_a_finished_run_is_read_back_from_its_folder(tmp_path: Path, data: str, method: str, options: Any) -> None:
+    small = {"n": 200} if data == "patches" else {}
+    run = evenly.train(
+        None, data, method, seed=3, epochs=4, out=tmp_path / "run", data_options={**options, **small}, select="average"
+    )
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.pt")}
+    again, its_data, config = reopen(tmp_path / "run")
+    for a, b in zip(run.model.state_dict().values(), again.model.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert again.results == run.results
+    assert config["data"]["fingerprint"] == its_data.fingerprint()
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.pt")}
+
+
+def test_what_cannot_be_read_back_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EvenlyError, match="holds no finished run"):
+        reopen(tmp_path)
+    x, y = torch.randn(20, 3), torch.arange(20) % 2
+    evenly.train("mlp", (x, y), epochs=1, out=tmp_path / "own")
+    with pytest.raises(EvenlyError, match="give the data as well"):
+        reopen(tmp_path / "own")
+    assert reopen(tmp_path / "own", (x, y))[0].results["epochs"] == 1
+    with pytest.raises(EvenlyError, match="holds another run"):
+        reopen(tmp_path / "own", (x + 1, y))
+    evenly.train(lambda: torch.nn.Linear(3, 2), (x, y), epochs=1, out=tmp_path / "model")
+    with pytest.raises(EvenlyError, match="of the user's own"):
+        reopen(tmp_path / "model", (x, y))

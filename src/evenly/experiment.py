@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from evenly.data import DATASETS, Data, load
+from evenly.data import DATASETS, Data, law_options, load
 from evenly.engine import Fit, Run, measure
 from evenly.engine.batches import Batches, outputs_of
 from evenly.engine.folder import Folder, read_json, write_json
@@ -143,7 +143,7 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
     if data is None:
         if name not in DATASETS:
             raise EvenlyError(f"{path} was trained on {name!r}, which is not in the folder; give the data as well")
-        data = load(name, **{"seed": config["seed"], **named})
+        data = load(name, **{option: named[option] for option in ("seed", *law_options(name)) if option in named})
     settings, method = config["settings"], config["method"]
     if config["model"]["name"] not in MODELS or config["optimizer_settings"] or isinstance(settings["schedule"], list):
         raise EvenlyError(
