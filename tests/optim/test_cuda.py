@@ -212,3 +212,12 @@ def test_a_step_needs_one_copy_of_the_parameters():
 
     (plain, size), (sam, _) = peak(lambda base: base), peak(lambda base: SAM(base, rho=0.05))
     assert 0.99 * size <= sam - plain <= 1.01 * size, (sam - plain) / size
+
+
+def test_gradients_of_other_strides_than_their_weights(batch):
+    model = nn.Conv2d(3, 8, 3, bias=False).cuda().to(memory_format=torch.channels_last)
+    opt = SAM(torch.optim.SGD(model.parameters(), lr=0.1), rho=0.1)
+    model.weight.grad = torch.randn(8, 3, 3, 3, device="cuda")
+    expected = model.weight.detach() + 0.1 * model.weight.grad / model.weight.grad.norm()
+    opt.ascend()
+    torch.testing.assert_close(model.weight.detach(), expected)

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
 from evenly.errors import EvenlyError
 from evenly.optim import ASAM, LSAM, SAM, RandomPerturbation
+from evenly.optim.registry import builder
 
 WRAPPERS = {
     "sam": lambda base, model: SAM(base, rho=0.1),
@@ -207,3 +208,92 @@ def test_weights_split_by_fully_shard_are_refused(alone):
     model = fully_shard(network(), mesh=init_device_mesh("cpu", (1,)))
     with pytest.raises(EvenlyError, match=r"parameter 0 of group 0 is split over devices .* DistributedDataParallel"):
         SAM(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_every_tensor_gets_noise_of_its_own():
+    params = [nn.Parameter(torch.zeros(50)) for _ in range(3)]
+    RandomPerturbation(torch.optim.SGD(params, lr=0.1), sigma=0.1).ascend()
+    assert not torch.equal(params[0], params[1])
+    assert not torch.equal(params[1], params[2])
+
+
+class Named(nn.Module):
+    """A bias by the name of its layer only, and one that is called so."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias_layer = nn.Linear(2, 1)
+
+
+def test_asam_tells_a_bias_by_the_last_part_of_its_name():
+    model, stranger = Named(), nn.Parameter(torch.full((2,), 3.0))
+    weight, bias = model.bias_layer.weight, model.bias_layer.bias
+    weight.data.fill_(2.0)
+    for given in (model, None):
+        opt = ASAM(torch.optim.SGD([weight, bias, stranger], lr=0.1), rho=1.0, eta=0.5, model=given)
+        for p in (weight, bias, stranger):
+            p.grad = torch.ones_like(p)
+        before = [p.detach().clone() for p in (weight, bias, stranger)]
+        opt.ascend()
+        moved = [p.detach() - b for p, b in zip((weight, bias, stranger), before, strict=True)]
+        opt.restore()
+        # T = 2.5 on the weight, 1 on the bias and on a vector that the model does not name
+        norm = (2 * 2.5**2 + 1 + 2) ** 0.5
+        for got, scale in zip(moved, (2.5**2, 1.0, 1.0), strict=True):
+            torch.testing.assert_close(got, torch.full_like(got, scale / norm))
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_disabled_scaler_is_none(wrapper, x):
+    model = network()
+    opt = WRAPPERS[wrapper](torch.optim.SGD(model.parameters(), lr=0.1), model)
+    loss = opt.step(closure_of(model, opt, x), scaler=GradScaler("cpu", enabled=False))
+    assert not loss.requires_grad
+    assert not opt.ascended
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_the_loss_returned_is_not_written_over(wrapper, x):
+    model, kept = network(), torch.zeros(())
+    opt = WRAPPERS[wrapper](torch.optim.SGD(model.parameters(), lr=0.1), model)
+
+    def closure():
+        opt.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return kept.copy_(loss.detach())
+
+    returned = opt.step(closure)
+    value = returned.item()
+    kept.fill_(-1.0)
+    assert returned.item() == value != -1
+
+
+def test_negative_rho_in_a_group_is_refused(x):
+    model = network()
+    opt = SAM(torch.optim.SGD(model.parameters(), lr=0.1))
+    opt.param_groups[0]["rho"] = -0.1
+    with pytest.raises(EvenlyError, match=r"rho=-0.1 in a parameter group"):
+        opt.step(closure_of(model, opt, x))
+    assert not opt.ascended
+
+
+def test_local_with_a_static_graph_is_refused(alone):
+    ddp = nn.parallel.DistributedDataParallel(network(), static_graph=True)
+    with pytest.raises(EvenlyError, match="leave static_graph out"):
+        SAM(torch.optim.SGD(ddp.parameters(), lr=0.1), model=ddp, local=True)
+    ddp = nn.parallel.DistributedDataParallel(network())
+    state = SAM(torch.optim.SGD(ddp.parameters(), lr=0.1), model=ddp, local=True).__getstate__()
+    assert state["local"] is True
+    assert state["_model"] is ddp
+
+
+def test_repr_shows_the_settings_it_was_given():
+    base = torch.optim.SGD([{"params": [nn.Parameter(torch.zeros(1))], "rho": 0.7}], lr=0.1)
+    assert repr(SAM(base, rho=0.2)).startswith("SAM(rho=0.2, base=SGD")
+
+
+def test_sam_by_name_keeps_the_base_settings():
+    opt = builder("sam", lr=0.3, momentum=0.8, weight_decay=0.01, rho=0.2)([nn.Parameter(torch.zeros(1))])
+    group = opt.param_groups[0]
+    assert (group["lr"], group["momentum"], group["weight_decay"], group["rho"]) == (0.3, 0.8, 0.01, 0.2)

@@ -32,7 +32,8 @@ class ASAM(SharpnessAware):
         rho: the radius after scaling, about ten times SAM's; 1.0 is Nguyen et al.'s (USEFUL) on CIFAR. A parameter
             group may have its own ``"rho"`` and ``"eta"``; the norm is over all groups.
         eta: keeps weights near 0 moving; 0.01 is from the authors' code.
-        model: its parameters' names tell the biases, where T_w is 1: "bias" is in the last part of the name.
+        model: its parameters' names tell the biases, where T_w is 1: "bias" is in the last part of the name. All
+            else is scaled, embeddings and normalization layers' weights too.
             Without it every tensor of fewer than two dimensions counts as one, a normalization layer's weight
             too. Otherwise as in :class:`~evenly.optim.sam.SAM`.
         local, check_finite: as in :class:`~evenly.optim.sam.SAM`.

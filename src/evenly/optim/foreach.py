@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -34,26 +35,18 @@ def norm(parts: Iterable[list[Tensor]]) -> Tensor:
     Squares are summed in double precision: in single precision they would vanish for gradients under
     1e-23 and overflow over 1e19, so that here the norm is 0 only where all is 0 and finite where all is.
     """
-    parts = [part for part in parts if part]
-    if all(part[0].device.type == "cpu" and part[0].dtype == torch.float32 for part in parts):
-        total = _total([norm for part in parts for norm in _norms(part, torch.float32)])
-        if 1e-12 < total.item() < 1e18:  # far from where single precision fails; reading a number is free on the CPU
-            return total
-    norms: list[Tensor] = []
-    for part in parts:
-        precision = torch.float32 if part[0].device.type == "mps" else torch.float64  # mps has no float64
-        norms += _norms(part, precision)
-    return _total(norms)
+    return _total([each for part in parts if part for each in _norms(part)])
 
 
-def _norms(tensors: list[Tensor], precision: torch.dtype) -> Iterable[Tensor]:
+def _norms(tensors: list[Tensor]) -> list[Tensor]:
     """Norms of the tensors, or of runs of them: the norm of these norms is that of all."""
+    precision = torch.float32 if tensors[0].device.type == "mps" else torch.float64  # mps has no float64
     if tensors[0].device.type != "cpu":
-        return torch._foreach_norm(tensors, 2, dtype=precision)
+        return list(torch._foreach_norm(tensors, 2, dtype=precision))
     small = [t for t in tensors if t.numel() <= SMALL]
-    runs = [_flatten_dense_tensors(small[i : i + RUN]) for i in range(0, len(small), RUN)]
-    runs += [t for t in tensors if t.numel() > SMALL]
-    return [torch.linalg.vector_norm(run, dtype=precision) for run in runs]
+    large = [t for t in tensors if t.numel() > SMALL]
+    runs = (_flatten_dense_tensors(small[i : i + RUN]) for i in range(0, len(small), RUN))
+    return [torch.linalg.vector_norm(run, dtype=precision) for run in chain(runs, large)]
 
 
 def _total(norms: list[Tensor]) -> Tensor:
@@ -71,7 +64,8 @@ def add_divided(tensors: list[Tensor], directions: list[Tensor], by: Tensor) -> 
         if 1e-30 < abs(number) < 1e30:
             torch._foreach_add_(tensors, directions, alpha=1 / number)
             return
-    if tensors[0].is_cuda and tensors[0].dtype == directions[0].dtype == torch.float32:
+    single = tensors[0].is_cuda and tensors[0].dtype == directions[0].dtype == torch.float32
+    if single and [t.stride() for t in tensors] == [d.stride() for d in directions]:
         _add_scaled(tensors, directions, by)
     else:
         by = by.masked_fill(by == 0, torch.inf)

@@ -44,8 +44,12 @@ class Part(NamedTuple):
 
     def over_rho(self, norm: Tensor) -> Tensor:
         """norm / rho; infinite where rho is the number 0, with which a schedule may begin."""
-        zero = not isinstance(self.rho, Tensor) and self.rho == 0
-        return torch.full_like(norm, torch.inf) if zero else norm / self.rho
+        rho = self.group["rho"]
+        if isinstance(rho, Tensor) or rho > 0:
+            return norm / self.rho
+        if rho != 0:
+            raise EvenlyError(f"rho={rho} in a parameter group: the ascent would go downhill; give a number from 0")
+        return torch.full_like(norm, torch.inf)
 
 
 class Shift(NamedTuple):

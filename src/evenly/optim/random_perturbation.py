@@ -12,6 +12,7 @@ It descends the Gaussian-smoothed loss E L(w + delta). The closure runs once per
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from torch._compile import _disable_dynamo
@@ -57,4 +58,4 @@ class RandomPerturbation(PerturbedOptimizer):
         with self.perturbed():
             loss = self.evaluate(closure)
         self.descend(scaler, "only")
-        return loss
+        return cast(Loss, loss.clone()) if isinstance(loss, torch.Tensor) else loss

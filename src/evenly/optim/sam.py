@@ -30,7 +30,7 @@ class SAM(SharpnessAware):
     Args:
         base: the optimizer that steps.
         rho: the radius; 0.05 is the customary start, and Nguyen et al. (USEFUL) take 0.1 on CIFAR. A parameter group
-            may have its own ``"rho"``; the norm is over all groups.
+            may have its own ``"rho"``: it goes rho g_group / ||g||, the norm being over all groups.
         model: as in :class:`~evenly.optim.sharpness_aware.SharpnessAware`: wanted for BatchNorm in a compiled
             or captured step, needed for ``local``.
         local: perturb each replica by its own gradient (m-sharpness, Foret et al. Section 4.1).

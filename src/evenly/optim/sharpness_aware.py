@@ -125,6 +125,10 @@ class SharpnessAware(PerturbedOptimizer):
             raise EvenlyError(
                 f"local=True, but model is {given}; pass the DistributedDataParallel that the closure calls"
             )
+        if self.local and getattr(model, "static_graph", False):
+            raise EvenlyError(
+                "local=True with static_graph=True: the passes differ in what they send; leave static_graph out"
+            )
         if model is not None and not isinstance(model, nn.Module):
             raise EvenlyError(f"model is a {type(model).__name__}; give the network, a torch.nn.Module, or None")
         self._model = model
