@@ -46,11 +46,11 @@ def load(source: str | Path, seed: int = 0, **options: Any) -> Data:
         return npz(name, seed=seed)
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
-    law = DATASETS[name]
-    kinds = kinds_of(law)
-    return law(
-        **checked(f"option of {name}", options, {option: kinds[option] for option in law_options(name)}), seed=seed
-    )
+    law, kinds, defaults = DATASETS[name], kinds_of(DATASETS[name]), law_options(name)
+    asked = checked(f"option of {name}", options, {option: kinds[option] for option in defaults})
+    data = law(**asked, seed=seed)
+    data.options = {**defaults, **asked, "seed": seed}  # what makes it again
+    return data
 
 
 def law_options(name: str) -> dict[str, Any]:
