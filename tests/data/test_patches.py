@@ -114,7 +114,7 @@ def test_named_laws_have_three_splits_and_observe_alignments(
     data = load(name, n=80, seed=8)
     assert [len(split) for split in data.splits.values()] == [80, 20, 80]
     assert data.group_names[1] == f"y=-1, {features[0]} {otherwise}"
-        assert data.options["n"] == 80
+    assert data.options["n"] == 80
     model = CubicCNN(50)
     expected = alignment(model.filters, *PatchLaw(otherwise=otherwise).directions(8))
     assert data.observe(model) == dict(zip([f"alignment_{f}" for f in features], expected, strict=True))
