@@ -1,0 +1,1 @@
+"""Theorems as functions: coherence and linear stability of minima, constructed networks, growth of features."""
