@@ -1,0 +1,60 @@
+"""Linear stability: which minima can SGD, random perturbation or SAM stay at?
+
+>>> minimum = Minimum(n=100, sigma=9, largest=2.0)      # or Minimum.of(coherence)
+>>> verdict(minimum, lr=0.5, batch_size=1).answer       # by the theorems, from these numbers
+'diverges'
+>>> largest_stable_lr(Hessians.rank_one(gradients), batch_size=8)   # exactly, for the Hessians at hand
+>>> phase_diagram("batch_size", "sigma", lr=0.5, ascent=0.1)
+"""
+
+from __future__ import annotations
+
+from evenly.theory.stability.criteria import (
+    Minimum,
+    Threshold,
+    Verdict,
+    converges,
+    diverges,
+    largest_stable_lr,
+    largest_stable_rho,
+    smallest_stable_batch_size,
+    verdict,
+)
+from evenly.theory.stability.dynamics import Simulation, normalized_sam_radius, quadratic_growth, simulate
+from evenly.theory.stability.hessians import Hessians, quadratic
+from evenly.theory.stability.lyapunov import Exponent, lyapunov_exponent, lyapunov_exponents
+from evenly.theory.stability.mean_square import (
+    mean_square_ascent,
+    mean_square_batch_size,
+    mean_square_growth,
+    mean_square_lr,
+)
+from evenly.theory.stability.phases import PhaseDiagram, phase_diagram, sharp_exponent
+
+__all__ = [
+    "Exponent",
+    "Hessians",
+    "Minimum",
+    "PhaseDiagram",
+    "Simulation",
+    "Threshold",
+    "Verdict",
+    "converges",
+    "diverges",
+    "largest_stable_lr",
+    "largest_stable_rho",
+    "lyapunov_exponent",
+    "lyapunov_exponents",
+    "mean_square_ascent",
+    "mean_square_batch_size",
+    "mean_square_growth",
+    "mean_square_lr",
+    "normalized_sam_radius",
+    "phase_diagram",
+    "quadratic",
+    "quadratic_growth",
+    "sharp_exponent",
+    "simulate",
+    "smallest_stable_batch_size",
+    "verdict",
+]

@@ -1,0 +1,160 @@
+"""Exact answers for a given set of Hessians: is E||w||^2 stable under w <- (I - eta H_t (I + c H)) w?
+
+With H_t = (1/B) sum_i x_i H_i and x_i ~ Bernoulli(B/n), in the eigenbasis of H = diag(h), E[w w^T] grows by
+
+    M -> J M J + eta^2 (1/B - 1/n) (1/n) sum_i H_i A M A H_i,      A = I + c H,  J = I - eta H A.
+
+In the coordinates A^{1/2} w this map is self-adjoint, and it is positive, so its spectral radius is its largest
+eigenvalue. It is below 1 if and only if, as quadratic forms on symmetric matrices N,
+
+    eta [ H N H + (1/B - 1/n) (1/n) sum_i H_i N H_i ]  <  C N,     (C N)_ab = (h_a/(1 + c h_b) + h_b/(1 + c h_a)) N_ab.
+
+So the largest stable learning rate and the smallest stable batch size are each one eigenvalue, found by Lanczos steps
+without a p^2 x p^2 matrix; and since C falls in c, a minimum that is stable for some ascent is so for any smaller one.
+For c = 0 the learning rate is that of Mulayoff and Michaeli (2024). All this is about the mean square: single
+runs may well converge where their mean square diverges (:mod:`~evenly.theory.stability.lyapunov`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from evenly.errors import EvenlyError
+from evenly.theory.stability.hessians import Array, Hessians
+from evenly.theory.stability.settings import ascent_of, batch_of, positive
+
+_RESIDUAL = 1e-11
+_ITERATIONS = 1000
+
+
+def mean_square_growth(hessians: Hessians, lr: float, batch_size: int, *, ascent: float = 0.0) -> float:
+    """The factor by which E||w||^2 grows per step in the end: the spectral radius of M -> E[J_t M J_t^T].
+
+    On the range of H; elsewhere nothing moves. Below 1: the mean square goes to 0. Above 1: it diverges.
+    """
+    eta, B, c = positive("lr", lr), batch_of(batch_size, hessians.n), ascent_of(None, ascent)
+    h, on_range = hessians.on_range()
+    if len(h) == 0:
+        return 1.0
+    root = np.sqrt(1 + c * h)
+    inside = np.multiply.outer(root, root)
+    contraction = 1 - eta * h * (1 + c * h)
+    deterministic = np.multiply.outer(contraction, contraction)
+    noise = eta**2 * _noise(B, hessians.n)
+
+    def grown(M: Array) -> Array:
+        return deterministic * M + noise * inside * on_range.sandwich(inside * M)
+
+    return _largest_eigenvalue(grown, np.eye(len(h)))
+
+
+def mean_square_lr(hessians: Hessians, batch_size: int, *, ascent: float = 0.0) -> float:
+    """The learning rate below which the mean square converges and above which it diverges; inf if H = 0."""
+    B, c = batch_of(batch_size, hessians.n), ascent_of(None, ascent)
+    h, on_range = hessians.on_range()
+    if len(h) == 0:
+        return math.inf
+    return _critical_lr(h, on_range, _noise(B, hessians.n), c)
+
+
+def mean_square_batch_size(hessians: Hessians, lr: float, *, ascent: float = 0.0) -> int | None:
+    """The smallest batch size at which the mean square converges; None if it does not even with the full batch."""
+    eta, c, n = positive("lr", lr), ascent_of(None, ascent), hessians.n
+    h, on_range = hessians.on_range()
+    if len(h) == 0:
+        return 1
+    spare = _curvature(h, c) - eta * np.multiply.outer(h, h)
+    if eta * h.max() * (1 + c * h.max()) >= 2 or np.any(spare <= 0):
+        return None
+    root = np.sqrt(spare)
+    noise = eta * _largest_eigenvalue(lambda N: on_range.sandwich(N / root) / (n * root), np.diag(np.diag(root)))
+    critical = 1 / (1 / n + 1 / noise)  # 1/B - 1/n = 1/noise
+    return min(math.floor(critical * (1 + 1e-12)) + 1, n)
+
+
+def mean_square_ascent(hessians: Hessians, lr: float, batch_size: int) -> float | None:
+    """The ascent c = rho/alpha above which the mean square diverges; None if it does already without ascent.
+
+    A root of one eigenvalue after another, to ten digits; inf if H = 0.
+    """
+    eta, B = positive("lr", lr), batch_of(batch_size, hessians.n)
+    h, on_range = hessians.on_range()
+    if len(h) == 0:
+        return math.inf
+    noise = _noise(B, hessians.n)
+
+    def spare(c: float) -> float:
+        """Above 0 where stable; falls in c."""
+        return math.log(_critical_lr(h, on_range, noise, c) / eta)
+
+    low, at_low = 0.0, spare(0.0)
+    if at_low <= 0:
+        return None
+    top = float(h.max())
+    high = (2 / (eta * top) - 1) / top  # eta h (1 + c h) = 2, where even the full batch diverges
+    at_high = min(spare(high), 0.0)
+    if at_high == 0:
+        return high
+    side = 0
+    for _ in range(_ITERATIONS):  # regula falsi, Illinois: an end that stays for a second time counts half
+        c = float((low * at_high - high * at_low) / (at_high - at_low))
+        at_c = spare(c)
+        if abs(at_c) < 10 * _RESIDUAL or high - low <= _RESIDUAL * high:
+            break
+        if at_c > 0:
+            at_high = at_high / 2 if side > 0 else at_high
+            low, at_low, side = c, at_c, 1
+        else:
+            at_low = at_low / 2 if side < 0 else at_low
+            high, at_high, side = c, at_c, -1
+    return c
+
+
+def _noise(B: int, n: int) -> float:
+    """(1/B - 1/n)/n, which is Var(x_i)/B^2."""
+    return (1 / B - 1 / n) / n
+
+
+def _curvature(h: Array, c: float) -> Array:
+    """h_a/(1 + c h_b) + h_b/(1 + c h_a), (r, r)."""
+    ratio = np.divide.outer(h, 1 + c * h)
+    return np.asarray(ratio + ratio.T, dtype=np.float64)
+
+
+def _critical_lr(h: Array, on_range: Hessians, noise: float, c: float) -> float:
+    curvature = _curvature(h, c)
+    root = np.sqrt(curvature)
+    deterministic = np.multiply.outer(h, h) / curvature
+    spread = _largest_eigenvalue(
+        lambda N: deterministic * N + noise * on_range.sandwich(N / root) / root, np.diag(np.diag(root))
+    )
+    return 1 / spread
+
+
+def _largest_eigenvalue(operator: Callable[[Array], Any], start: Array) -> float:
+    """The largest eigenvalue of a self-adjoint positive map on symmetric matrices, by Lanczos steps.
+
+    `start` must not be orthogonal to the eigenvector; any positive definite matrix will do where that is semidefinite.
+    """
+    before, vector = np.zeros_like(start), start / np.linalg.norm(start)
+    diagonal: list[float] = []
+    beside: list[float] = []
+    for iteration in range(1, _ITERATIONS + 1):
+        image = operator(vector)
+        diagonal.append(float(np.vdot(vector, image)))
+        image = image - diagonal[-1] * vector - (beside[-1] if beside else 0.0) * before
+        beside.append(float(np.linalg.norm(image)))
+        if iteration < 30 or iteration % 10 == 0 or beside[-1] == 0:
+            tridiagonal = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
+            values, vectors = np.linalg.eigh(tridiagonal)
+            if beside[-1] * abs(vectors[-1, -1]) <= _RESIDUAL * abs(values[-1]):
+                return float(values[-1])
+        before, vector = vector, image / beside[-1]
+    raise EvenlyError(
+        f"the stability eigenvalue did not settle in {_ITERATIONS} Lanczos steps; the Hessians are too badly scaled: "
+        "leave out directions of very small curvature"
+    )

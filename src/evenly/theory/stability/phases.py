@@ -1,0 +1,186 @@
+"""Phase diagrams: which settings diverge on C.3's quadratic, by simulation, by the theorems and by the sharp predictor.
+
+C.3: n = 100 samples, the set of :func:`~evenly.theory.stability.hessians.quadratic` with lambda_max(H) = 2, 1000 steps
+from N(0, I), 10 repeats; a run diverged if its norm grew more than 1000 times, a cell if more than half its runs did.
+
+On this set the condition of Theorem 3.3 is exactly mean-square convergence, so wherever no theorem decides the mean
+square diverges; whether runs do is for the sharp predictor, the Lyapunov exponent
+
+    max( E log|1 - (eta m K/B)(1 + c lambda_1)|,  (B/n) log|1 - (eta m/B)(1 + c m/n)| ) > 0,    K ~ Bin(sigma, B/n)
+
+with m = n lambda_1/sigma. That is about infinitely many steps; near 0 a run of 1000 may not have got there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evenly.errors import EvenlyError, unknown
+from evenly.theory.stability.criteria import Minimum, verdict
+from evenly.theory.stability.dynamics import NOISE, quadratic_growth
+from evenly.theory.stability.hessians import Array
+from evenly.theory.stability.lyapunov import binomial, expected_log, log_factor
+from evenly.theory.stability.settings import ascent_of, batch_of, positive, whole
+
+BATCH_SIZES = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60)
+SIGMAS = (1, 2, 3, 4, 6, 9, 13, 20, 40, 80)
+LRS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+ASCENTS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
+AXES: dict[str, tuple[float, ...]] = {"batch_size": BATCH_SIZES, "sigma": SIGMAS, "lr": LRS, "ascent": ASCENTS}
+"""What an axis can be, and its values unless others are given."""
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseDiagram:
+    """What came of every cell; arrays are (values of y, values of x).
+
+    Args:
+        x, y: the names of the axes; x_values, y_values: theirs.
+        settings: everything else that decided the result.
+        diverged: the share of runs that diverged.
+        theorems: "diverges", "converges" or "undecided" by :func:`~evenly.theory.stability.criteria.verdict`.
+        exponents: the Lyapunov exponent per step.
+    """
+
+    x: str
+    y: str
+    x_values: tuple[float, ...]
+    y_values: tuple[float, ...]
+    settings: dict[str, Any]
+    diverged: Array
+    theorems: np.ndarray[Any, np.dtype[np.str_]]
+    exponents: Array
+
+    @property
+    def majority(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether more than half of a cell's runs diverged."""
+        return self.diverged > 0.5
+
+    @property
+    def sharp(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether the exponent says so."""
+        return self.exponents > 0
+
+    @property
+    def theorem_wrong(self) -> int:
+        """Cells that a theorem decides and the simulation decides otherwise."""
+        return int(np.sum(np.where(self.majority, self.theorems == "converges", self.theorems == "diverges")))
+
+    @property
+    def sharp_right(self) -> float:
+        """The share of cells where the sharp predictor agrees with the simulation."""
+        return float(np.mean(self.sharp == self.majority))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON; an exponent of -inf is None."""
+        return {
+            "x": self.x,
+            "y": self.y,
+            "x_values": list(self.x_values),
+            "y_values": list(self.y_values),
+            "settings": dict(self.settings),
+            "diverged": self.diverged.tolist(),
+            "majority": self.majority.tolist(),
+            "theorems": self.theorems.tolist(),
+            "exponents": [
+                [value if math.isfinite(value) else None for value in row] for row in self.exponents.tolist()
+            ],
+            "theorem_wrong": self.theorem_wrong,
+            "sharp_right": self.sharp_right,
+        }
+
+
+def phase_diagram(
+    x: str = "batch_size",
+    y: str = "sigma",
+    *,
+    x_values: Sequence[float] | None = None,
+    y_values: Sequence[float] | None = None,
+    batch_size: int = 5,
+    sigma: int = 9,
+    lr: float = 0.5,
+    ascent: float = 0.0,
+    optimizer: str | None = None,
+    n: int = 100,
+    largest: float = 2.0,
+    steps: int = 1000,
+    repeats: int = 10,
+    threshold: float = 1000.0,
+    noise: float = NOISE,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> PhaseDiagram:
+    """Simulate every cell of a grid over two of batch_size, sigma, lr, ascent, and ask the theory about it.
+
+    Args:
+        x, y: the two that vary; the others are as given.
+        x_values, y_values: their values; left out, those of `AXES`.
+        ascent: c = rho/alpha of SAM.
+        optimizer: "sgd", "random_perturbation" or "sam"; left out, SAM where there is an ascent.
+        largest: lambda_max(H), whatever sigma is.
+        noise: the scale of random perturbation's delta, our choice.
+        seed: a cell depends on it and on its own settings, not on the grid around it; one batch size and sigma see the
+            same batches under every lr, ascent and optimizer.
+        progress: called with the cells done and their number, after each row.
+    """
+    n = whole("n", n, 1)
+    for axis in (x, y):
+        if axis not in AXES:
+            raise unknown("axis of a phase diagram", str(axis), AXES)
+    if x == y:
+        raise EvenlyError(f"both axes are {x!r}; give two different ones of {', '.join(AXES)}")
+    threshold, repeats = positive("threshold", threshold), whole("repeats", repeats, 1)
+    checks: dict[str, Callable[[Any], Any]] = {
+        "batch_size": lambda value: batch_of(value, n),
+        "sigma": lambda value: whole("sigma", value, 1, n, "n"),
+        "lr": lambda value: positive("lr", value),
+        "ascent": lambda value: ascent_of(optimizer, value),
+    }
+    across, up = _values(x, x_values, checks[x]), _values(y, y_values, checks[y])
+    fixed: dict[str, Any] = {"batch_size": batch_size, "sigma": sigma, "lr": lr, "ascent": ascent}
+    fixed = {name: checks[name](value) for name, value in fixed.items() if name not in (x, y)}
+    optimizer = optimizer or ("sam" if "ascent" in (x, y) or fixed["ascent"] > 0 else "sgd")
+    run: dict[str, Any] = {"optimizer": optimizer, "steps": steps, "repeats": repeats, "seed": seed, "noise": noise}
+    shape = (len(up), len(across))
+    diverged, exponents, theorems = np.empty(shape), np.empty(shape), np.empty(shape, dtype="<U9")
+    for row, y_value in enumerate(up):
+        for column, x_value in enumerate(across):
+            cell = {**fixed, x: x_value, y: y_value}
+            step = {name: cell[name] for name in ("lr", "batch_size", "ascent")}
+            growth = quadratic_growth(n, cell["sigma"], largest, **step, **run)
+            diverged[row, column] = np.mean(growth > math.log(threshold))
+            theorems[row, column] = verdict(_minimum(n, cell["sigma"], largest), **step, optimizer=optimizer).answer
+            exponents[row, column] = sharp_exponent(n, cell["sigma"], largest, **step)
+        if progress is not None:
+            progress((row + 1) * len(across), len(up) * len(across))
+    settings = {**fixed, **run, "n": n, "largest": largest, "threshold": threshold}
+    return PhaseDiagram(x, y, across, up, settings, diverged, theorems, exponents)
+
+
+def sharp_exponent(n: int, sigma: int, largest: float, *, lr: float, batch_size: int, ascent: float = 0.0) -> float:
+    """The Lyapunov exponent on C.3's set; -inf where both kinds of coordinate are set to 0 now and then."""
+    n = whole("n", n, 1)
+    sigma, B = whole("sigma", sigma, 1, n, "n"), batch_of(batch_size, n)
+    eta, c, top = positive("lr", lr), ascent_of(None, ascent), positive("largest", largest)
+    m = n * top / sigma
+    first = expected_log(log_factor(eta * m / B * (1 + c * top) * np.arange(sigma + 1)), binomial(sigma, B / n))
+    if sigma == n:
+        return first
+    return max(first, B / n * float(log_factor(eta * m / B * (1 + c * m / n))))
+
+
+def _minimum(n: int, sigma: int, largest: float) -> Minimum:
+    """The numbers of C.3's set: coordinate j > 1 of H has the eigenvalue m/n = largest/sigma."""
+    return Minimum(n, float(sigma), largest, largest if sigma == n else largest / sigma)
+
+
+def _values(axis: str, given: Sequence[float] | None, check: Callable[[Any], float]) -> tuple[float, ...]:
+    values = AXES[axis] if given is None else tuple(np.asarray(given).ravel().tolist())
+    if not values:
+        raise EvenlyError(f"the axis {axis!r} has no values; give at least one")
+    return tuple(check(value) for value in values)

@@ -1,0 +1,141 @@
+"""Phase diagrams: every pair of axes, cells that do not depend on the grid, the theory beside them, refusals."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from evenly.errors import EvenlyError
+from evenly.theory.stability import (
+    Minimum,
+    lyapunov_exponents,
+    mean_square_growth,
+    phase_diagram,
+    quadratic,
+    quadratic_growth,
+    sharp_exponent,
+    verdict,
+)
+from evenly.theory.stability.phases import AXES
+
+SMALL = {"batch_size": [1, 4, 10], "sigma": [1, 5], "lr": [0.2, 0.9], "ascent": [0.0, 0.4, 1.0]}
+
+
+@pytest.mark.parametrize(("x", "y"), list(itertools.permutations(AXES, 2)))
+def test_any_two_axes(x, y):
+    fixed = {
+        name: value
+        for name, value in {"batch_size": 3, "sigma": 4, "lr": 0.5, "ascent": 0.1}.items()
+        if name not in (x, y)
+    }
+    diagram = phase_diagram(x, y, x_values=SMALL[x], y_values=SMALL[y], n=20, largest=1.5, steps=60, repeats=4, **fixed)
+    assert diagram.diverged.shape == (len(SMALL[y]), len(SMALL[x]))
+    assert diagram.settings["optimizer"] == "sam"
+    for (row, y_value), (column, x_value) in itertools.product(enumerate(SMALL[y]), enumerate(SMALL[x])):
+        cell = {**fixed, x: x_value, y: y_value}
+        sigma = cell.pop("sigma")
+        growth = quadratic_growth(20, sigma, 1.5, steps=60, repeats=4, **cell)
+        assert diagram.diverged[row, column] == np.mean(growth > math.log(1000))
+        minimum = Minimum.of(quadratic(20, sigma, 1.5))
+        theorem = verdict(Minimum(20, sigma, minimum.largest, minimum.smallest), **cell)
+        assert diagram.theorems[row, column] == theorem.answer
+        exact = lyapunov_exponents(quadratic(20, sigma, 1.5), cell["lr"], cell["batch_size"], ascent=cell["ascent"])
+        assert diagram.exponents[row, column] == pytest.approx(exact.max(), rel=1e-10)
+
+
+def test_the_diagram_of_the_paper():
+    diagram = phase_diagram(lr=0.5)
+    assert diagram.x_values == (1, 2, 3, 5, 8, 12, 18, 27, 40, 60)
+    assert diagram.y_values == (1, 2, 3, 4, 6, 9, 13, 20, 40, 80)
+    assert diagram.theorem_wrong == 0
+    assert diagram.sharp_right >= 0.95
+    assert 15 <= diagram.majority.sum() <= 85
+    assert set(np.unique(diagram.theorems)) == {"diverges", "converges", "undecided"}
+
+
+def test_theorem_3_3_is_the_mean_square_on_this_set():
+    for sigma, B, c in itertools.product((1, 4, 20), (1, 5, 19), (0.0, 0.3)):
+        minimum = Minimum(20, sigma, 2.0)
+        for lr in (0.02, 0.1, 0.4, 0.7):
+            stable = mean_square_growth(quadratic(20, sigma, 2.0), lr, B, ascent=c) < 1
+            assert stable == (verdict(minimum, lr, B, ascent=c).answer == "converges")
+
+
+def test_a_cell_does_not_depend_on_its_grid():
+    whole = phase_diagram(lr=0.5, steps=100, n=80)
+    part = phase_diagram(lr=0.5, steps=100, n=80, x_values=[18, 3], y_values=[9])
+    assert part.diverged[0].tolist() == [whole.diverged[5, 6], whole.diverged[5, 2]]
+    assert (whole.diverged == phase_diagram(lr=0.5, steps=100, n=80).diverged).all()
+    assert (whole.diverged != phase_diagram(lr=0.5, steps=100, n=80, seed=1).diverged).any()
+
+
+def test_settings_matter():
+    growth = quadratic_growth(20, 2, 2.0, lr=0.6, batch_size=5, steps=30, repeats=10)
+    common = {"x_values": [5], "y_values": [2], "n": 20, "lr": 0.6, "steps": 30}
+    middle = math.exp(np.median(growth))
+    assert phase_diagram(threshold=middle, **common).diverged.tolist() == [[0.5]]
+    assert not phase_diagram(threshold=middle, **common).majority.any()  # half is not more than half
+    assert phase_diagram(threshold=math.exp(growth.min()) * 0.99, **common).diverged.tolist() == [[1.0]]
+    noisy = phase_diagram(optimizer="random_perturbation", noise=1e6, threshold=middle, **common)
+    assert noisy.diverged.tolist() == [[1.0]]
+
+
+def test_the_exponent_where_there_is_one_coordinate():
+    exact = lyapunov_exponents(quadratic(10, 10, 2.0), 0.7, 3)
+    assert sharp_exponent(10, 10, 2.0, lr=0.7, batch_size=3) == pytest.approx(exact[0], rel=1e-12)
+
+
+def test_agreement_is_counted():
+    diagram = phase_diagram(x_values=[1, 40], y_values=[1, 40], steps=1)  # too short for anything to diverge
+    assert not diagram.majority.any()
+    assert diagram.theorem_wrong == (diagram.theorems == "diverges").sum() > 0
+    assert diagram.sharp_right == 1 - diagram.sharp.mean()
+
+
+def test_as_json():
+    diagram = phase_diagram(x_values=[1, 2], y_values=[2], n=2, lr=0.5, steps=10)
+    assert diagram.exponents[0, 0] == -math.inf  # eta lambda = 1: a batch of both ends at 0
+    plain = json.loads(json.dumps(diagram.to_dict(), allow_nan=False))
+    assert plain["exponents"][0][0] is None
+    assert plain["x_values"] == [1, 2]
+    assert plain["theorems"] == diagram.theorems.tolist()
+    assert plain["majority"] == [[False, False]]
+    assert plain["settings"]["optimizer"] == "sgd"
+    assert plain["settings"]["threshold"] == 1000
+
+
+def test_progress_is_told():
+    told = []
+    phase_diagram(x_values=[1, 2, 3], y_values=[1, 2], steps=1, progress=lambda *done: told.append(done))
+    assert told == [(3, 6), (6, 6)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": "batch"}, "no axis of a phase diagram is called 'batch'; did you mean 'batch_size'"),
+        ({"y": "batch_size"}, "both axes are 'batch_size'; give two different ones"),
+        ({"x_values": []}, "the axis 'batch_size' has no values; give at least one"),
+        ({"x_values": [1, 101]}, r"batch size 101 is outside 1\.\.100"),
+        ({"x_values": [0]}, r"batch size 0 is outside 1\.\.100"),
+        ({"y_values": [0]}, r"sigma 0 is outside 1\.\.100"),
+        ({"y_values": [1.5]}, "sigma 1.5 is not a whole number"),
+        ({"lr": 0.0}, "lr 0 is not above 0"),
+        ({"lr": math.inf}, "lr inf is not a finite number"),
+        ({"x": "lr", "x_values": [0.1, math.nan]}, "lr nan is not a finite number"),
+        ({"ascent": 0.1, "optimizer": "random_perturbation"}, "ascent 0.1 has no meaning for 'random_perturbation'"),
+        ({"optimizer": "lion"}, "no optimizer with a stability theorem is called 'lion'"),
+        ({"largest": 0.0}, "largest 0 is not above 0"),
+        ({"steps": 0}, r"steps 0 is outside 1\.\."),
+        ({"threshold": -1.0}, "threshold -1 is not above 0"),
+        ({"noise": -1.0, "optimizer": "random_perturbation"}, "noise -1 is negative"),
+    ],
+)
+def test_refusals(change, message):
+    with pytest.raises(EvenlyError, match=message) as refused:
+        phase_diagram(**change)
+    assert "\n" not in str(refused.value)
