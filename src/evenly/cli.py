@@ -196,6 +196,84 @@ def compare(
 
 
 @app.command()
+def stability(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="A folder that `evenly train` left, or an .npz file with hessians (n, p, p) or gradients (n, p).",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="What RUN was trained on, where that is a file.", show_default=False)
+    ] = None,
+    lr: Number = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples per step.", show_default=False)] = None,
+    rho: Annotated[float | None, typer.Option(help="Of SAM, for a minimum.", show_default=False)] = None,
+    samples: Annotated[int, typer.Option(help="Training examples of RUN that are looked at, at most.")] = 2000,
+    x: Annotated[str, typer.Option(help="Across: batch_size, sigma, lr or ascent (rho/alpha).")] = "batch_size",
+    y: Annotated[str, typer.Option(help="Upwards: another of these.")] = "sigma",
+    x_values: Annotated[str | None, typer.Option(help="Separated by commas.", show_default=False)] = None,
+    y_values: Annotated[str | None, typer.Option(help="Separated by commas.", show_default=False)] = None,
+    sigma: Annotated[int | None, typer.Option(help="Coherence, 9 where no axis has it.", show_default=False)] = None,
+    ascent: Annotated[float | None, typer.Option(help="SAM's rho/alpha, 0 if not given.", show_default=False)] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="sgd, random_perturbation or sam, for a diagram.", show_default=False)
+    ] = None,
+    n: Annotated[int, typer.Option(help="Samples of the diagram's quadratic.")] = 100,
+    steps: Annotated[int, typer.Option(help="Steps of every run.")] = 1000,
+    repeats: Annotated[int, typer.Option(help="Runs in every cell.")] = 10,
+    seed: Annotated[int, typer.Option(help="Decides the runs, and which examples are looked at.")] = 0,
+    device: Device = "cpu",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Can SGD or SAM stay at a minimum? A phase diagram, or the card of a minimum: exit code 1 if it cannot.
+
+    Examples:
+
+      evenly stability --lr 0.5 --ascent 0.1
+
+      evenly stability --x lr --y batch_size --sigma 9
+
+      evenly stability runs/a --lr 0.1 --batch-size 128 --rho 0.05
+
+      evenly stability hessians.npz --lr 0.1 --batch-size 8
+    """
+    if target is None:
+        _diagram(
+            out or Path("stability"), as_json, x=x, y=y, x_values=_numbers("x-values", x_values),
+            y_values=_numbers("y-values", y_values), optimizer=optimizer, n=n, steps=steps, repeats=repeats, seed=seed,
+            **_given(batch_size=batch_size, sigma=sigma, lr=lr, ascent=ascent), rho=rho, data=data,
+        )  # fmt: skip
+        return
+    from evenly.diagnose.stability_files import read
+    from evenly.report.stability_pages import card_page
+
+    if foreign := [name for name, value in _given(sigma=sigma, ascent=ascent, optimizer=optimizer).items()]:
+        raise EvenlyError(f"--{foreign[0]} is for a phase diagram; leave it out, or leave out {target}")
+    out = out or Path("stability") / Path(target).stem
+    card, name, notes = read(
+        target, data, lr=lr, batch_size=batch_size, rho=rho, samples=samples, seed=seed, device=device
+    )
+    _keep(out, {"target": str(target), **card.to_dict(), "notes": notes})
+    card_page(card, out / "stability.html", name, notes)
+    if as_json:
+        print((out / "stability.json").read_text(), end="")
+    else:
+        width = shutil.get_terminal_size().columns
+        for sentence in (*card.sentences(), *notes):
+            print(textwrap.fill(sentence, width))
+        print()
+        for label, value in (*card.limits(), *card.numbers()):
+            print(textwrap.fill(value, width, initial_indent=f"{label:<25}", subsequent_indent=" " * 25))
+        print(f"{'page':<25}{out / 'stability.html'}")
+    if card.stable is False:
+        raise typer.Exit(1)
+
+
+@app.command()
 def methods(as_json: Json = False) -> None:
     """List the methods.
 
@@ -304,6 +382,61 @@ def _show(tables: list[Any], out: Path, as_json: bool) -> None:
             console.print(f"- {sentence}", markup=False, highlight=False)
         console.print()
     print(f"page: {out / 'report.html'}")
+
+
+def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **settings: Any) -> None:
+    from evenly.engine.progress import Progress
+    from evenly.report.phase_figure import save_phase_figure
+    from evenly.report.stability_pages import diagram_page, diagram_sentences
+    from evenly.theory.stability import phase_diagram
+
+    if rho is not None or data is not None:
+        which = "--rho" if rho is not None else "--data"
+        raise EvenlyError(f"{which} is for a minimum; name its RUN, or give --ascent (rho/alpha) for a diagram")
+    with Progress("phase diagram") as bar:
+        diagram = phase_diagram(**settings, progress=lambda done, of: bar(done / of, ""))
+    _keep(out, diagram.to_dict())
+    save_phase_figure(diagram, out / "phase.svg")
+    diagram_page(diagram, out / "stability.html")
+    if as_json:
+        print((out / "stability.json").read_text(), end="")
+        return
+    width = max(len(f"{value:g}") for value in (*diagram.x_values, 100)) + 1
+    label = max(len(diagram.y), *(len(f"{value:g}") for value in diagram.y_values)) + 2
+    if label + width * len(diagram.x_values) <= shutil.get_terminal_size().columns:
+        print("runs that diverged, in percent")
+        for row in range(len(diagram.y_values) - 1, -1, -1):
+            cells = "".join(f"{100 * share:>{width}.0f}" for share in diagram.diverged[row])
+            print(f"{diagram.y_values[row]:>{label - 2}g} |{cells}")
+        print(f"{diagram.y:>{label - 2}} +" + "".join(f"{value:>{width}g}" for value in diagram.x_values) + f"  {diagram.x}")
+        print()
+    for sentence in diagram_sentences(diagram):
+        print(textwrap.fill(sentence, shutil.get_terminal_size().columns))
+    print(f"page: {out / 'stability.html'}")
+
+
+def _keep(out: Path, content: dict[str, Any]) -> None:
+    """Write stability.json into a folder that is new, empty or holds one already."""
+    from evenly.engine.folder import holds_something, make_folder, write_json
+
+    if out.is_file():
+        raise EvenlyError(f"{out} is a file; give a folder as out")
+    if holds_something(out) and not (out / "stability.json").exists():
+        raise EvenlyError(f"{out} is not empty and holds no stability.json; choose another out")
+    make_folder(out)
+    write_json(out / "stability.json", content)
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    """Those that the user gave."""
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _numbers(name: str, text: str | None) -> list[float] | None:
+    try:
+        return None if text is None else [float(value) for value in text.split(",")]
+    except ValueError:
+        raise EvenlyError(f"{name} {text!r} are not numbers; separate them by commas, e.g. 1,2,5") from None
 
 
 def _list(rows: dict[str, str], as_json: bool) -> None:

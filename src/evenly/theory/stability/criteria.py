@@ -79,7 +79,8 @@ class Minimum:
 
     Args:
         n: samples.
-        sigma: the coherence measure lambda_max(S) / max_i lambda_max(H_i), in [1, n].
+        sigma: the coherence measure lambda_max(S) / max_i lambda_max(H_i), in [1, n] for Hessians of rank one, and up to
+            sqrt(k) n for rank k.
         largest: lambda_max(H).
         smallest: lambda_min(H), over the range of H if you have it (nothing happens outside); 0 is always safe.
         largest_sample: m = max_i lambda_max(H_i); where it is given, verdicts are about every set with these numbers.
@@ -94,9 +95,9 @@ class Minimum:
     def __post_init__(self) -> None:
         whole("n", self.n, 1)
         sigma = finite("sigma", self.sigma)
-        if not 1 - _ROUNDING <= sigma <= self.n * (1 + _ROUNDING):
+        if sigma < 1 - _ROUNDING:
             raise EvenlyError(
-                f"sigma {sigma:g} is outside 1..{self.n}; give lambda_max(S) / max_i lambda_max(H_i), which is not"
+                f"sigma {sigma:g} is below 1; give lambda_max(S) / max_i lambda_max(H_i), which is not, as S_ii = ||H_i||_F"
             )
         not_negative("largest", self.largest)
         not_negative("smallest", self.smallest)
