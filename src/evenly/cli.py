@@ -408,7 +408,11 @@ def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **se
         for row in range(len(diagram.y_values) - 1, -1, -1):
             cells = "".join(f"{100 * share:>{width}.0f}" for share in diagram.diverged[row])
             print(f"{diagram.y_values[row]:>{label - 2}g} |{cells}")
-        print(f"{diagram.y:>{label - 2}} +" + "".join(f"{value:>{width}g}" for value in diagram.x_values) + f"  {diagram.x}")
+        print(
+            f"{diagram.y:>{label - 2}} +"
+            + "".join(f"{value:>{width}g}" for value in diagram.x_values)
+            + f"  {diagram.x}"
+        )
         print()
     for sentence in diagram_sentences(diagram):
         print(textwrap.fill(sentence, shutil.get_terminal_size().columns))

@@ -7,8 +7,8 @@ the loss. For one seed all arms share the data, the initial weights and the orde
 The paper leaves open, and is read here as follows:
 
 - How long the 15-10-1 network trains: 250 epochs, the first multiple of 50 after which SGD's loss is below 1e-4 on all
-  of seeds 100 to 109 (the largest is 6e-5), which serve no claim. The rule was fixed after a look at three longer runs of
-  seeds 0 to 2. C.4's 50 epochs, which C.5 may mean, are the first 51 rows of such a run.
+  of seeds 100 to 109 (the largest is 6e-5), which serve no claim. The rule was fixed after a look at three longer runs
+  of seeds 0 to 2. C.4's 50 epochs, which C.5 may mean, are the first 51 rows of such a run.
 - How many samples the 100-50-1 network learns from (more than 50, as C.5 reduces it to that): 500.
 - How long random perturbations are: as long as SAM's on average, sigma = rho / sqrt(p) per coordinate of p parameters.
 - The contrastive loss: the supervised one of Khosla et al. 2020 on normalized hidden activations, temperature 0.1.

@@ -36,22 +36,22 @@ LARGEST_THUMBNAIL = 96
 MOST_SEED_LINES = 8
 """Thin lines in a panel at most; where there would be more, only the means are drawn."""
 
-_INK, _FAINT = "#010203", "#010204"
+INK, FAINT = "#010203", "#010204"
 _STEPS = [1, 2, 5, 10]
-_RC: dict[str, Any] = {
+RC: dict[str, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a class called "$5^" is a name, not a formula
     "font.size": 11.0,
-    "axes.edgecolor": _FAINT,
-    "axes.labelcolor": _INK,
-    "text.color": _INK,
-    "xtick.color": _FAINT,
-    "ytick.color": _FAINT,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "grid.color": _FAINT,
+    "grid.color": FAINT,
     "grid.linewidth": 0.6,
     "path.simplify_threshold": 0.25,
 }
@@ -136,11 +136,11 @@ def curves(
         label: what a reader who cannot see it is told; the last values are added.
         shares: y is a share of 1 and is printed as percent.
     """
-    with _style(prefix):
+    with page_style(prefix):
         figure = Figure(figsize=(5.6, 3.1))
         axes = figure.add_axes((0.115, 0.165, 0.865, 0.795))
         for order, line in enumerate(lines):
-            drawing: dict[str, Any] = {"color": _sentinel(line.look.colour), "dashes": line.look.dashes}
+            drawing: dict[str, Any] = {"color": sentinel(line.look.colour), "dashes": line.look.dashes}
             if len(line.seeds) > 1 and shows_seeds(lines):
                 for x, y in line.seeds:
                     axes.plot(x, y, linewidth=0.7, alpha=0.35, zorder=2 + order, **drawing)
@@ -154,12 +154,12 @@ def curves(
         axes.margins(x=0.015)
         _scale_x(axes, log_x, whole=x_name == "epoch")
         _scale_y(axes, log_y, shares, y_range)
-        return _svg(figure, prefix, f"{label}. {_last_values(lines, shares)}".strip())
+        return as_svg(figure, prefix, f"{label}. {_last_values(lines, shares)}".strip())
 
 
 def bars(rows: Sequence[Bar], *, prefix: str, label: str) -> str:
     """Horizontal bars from 0 to 100% as SVG: the bar is the mean, dots are seeds, a stroke is the control's mean."""
-    with _style(prefix):
+    with page_style(prefix):
         widest = max((len(row.name) for row in rows), default=1)
         left = min(0.16 + 0.092 * widest, 2.5) / 5.6
         height = 0.46 + 0.27 * len(rows)
@@ -168,14 +168,14 @@ def bars(rows: Sequence[Bar], *, prefix: str, label: str) -> str:
         for y, row in enumerate(rows):
             if not math.isfinite(row.value):
                 continue
-            axes.barh(y, row.value, height=0.62, color=_sentinel(row.look.colour), alpha=0.85, linewidth=0, zorder=2)
+            axes.barh(y, row.value, height=0.62, color=sentinel(row.look.colour), alpha=0.85, linewidth=0, zorder=2)
             if len(row.seeds) > 1:
                 axes.plot(
                     row.seeds, [y] * len(row.seeds), "o", markersize=3.2, markerfacecolor="none",
-                    markeredgecolor=_INK, markeredgewidth=0.9, zorder=4, clip_on=False,
+                    markeredgecolor=INK, markeredgewidth=0.9, zorder=4, clip_on=False,
                 )  # fmt: skip
             if row.control is not None and math.isfinite(row.control):
-                axes.plot([row.control] * 2, [y - 0.42, y + 0.42], color=_INK, linewidth=1.6, zorder=5, clip_on=False)
+                axes.plot([row.control] * 2, [y - 0.42, y + 0.42], color=INK, linewidth=1.6, zorder=5, clip_on=False)
         for y, row in enumerate(rows):
             axes.text(
                 1.135, y, _percent(row.value), transform=axes.get_yaxis_transform(), ha="right", va="center_baseline"
@@ -189,7 +189,7 @@ def bars(rows: Sequence[Bar], *, prefix: str, label: str) -> str:
         axes.tick_params(length=0)
         axes.spines[["left", "bottom"]].set_visible(False)
         values = "; ".join(f"{row.name} {_percent(row.value)}%" for row in rows)
-        return _svg(figure, prefix, f"{label}: {values}")
+        return as_svg(figure, prefix, f"{label}: {values}")
 
 
 def shows_seeds(lines: Sequence[Curve]) -> bool:
@@ -230,18 +230,18 @@ def _colour(k: int) -> int:
     return k if k < COLOURS else 1 + (k - 1) % (COLOURS - 1)
 
 
-def _sentinel(colour: int) -> str:
+def sentinel(colour: int) -> str:
     """The colour that stands for `--arm-k` until the SVG is written."""
     return f"#0103{colour:02x}"
 
 
 @contextmanager
-def _style(prefix: str) -> Iterator[None]:
+def page_style(prefix: str) -> Iterator[None]:
     """matplotlib's defaults with ours on top, whatever the user has set; all is put back afterwards."""
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the browser has the font, not matplotlib
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(cast(Any, {**_RC, "svg.hashsalt": prefix}))
+        matplotlib.rcParams.update(cast(Any, {**RC, "svg.hashsalt": prefix}))
         yield
 
 
@@ -290,7 +290,7 @@ def _printable(name: str) -> str:
     return name if len(name) <= 26 else name[:25] + "…"
 
 
-def _svg(figure: Figure, prefix: str, label: str) -> str:
+def as_svg(figure: Figure, prefix: str, label: str) -> str:
     """The figure as an `svg` element for an HTML page: no namespaces, no styles that reach the page, ids of its own."""
     stream = io.BytesIO()
     figure.savefig(
@@ -341,5 +341,5 @@ def _rounded(found: re.Match[str]) -> str:
 
 
 def _coloured(style: str) -> str:
-    style = style.replace(_INK, "currentColor").replace(_FAINT, "var(--faint)")
+    style = style.replace(INK, "currentColor").replace(FAINT, "var(--faint)")
     return re.sub(r"#0103([0-9a-f]{2})", lambda found: f"var(--arm-{int(found[1], 16)})", style)

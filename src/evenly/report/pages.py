@@ -42,13 +42,13 @@ def comparison_page(
     data = [None] * len(tables) if data is None else list(data)
     if len(data) != len(tables):
         raise EvenlyError(f"{len(data)} data sets for {len(tables)} comparisons; give one for each, or None")
-    _write(path, comparison_content(tables, data, title, seconds))
+    write_page(path, comparison_content(tables, data, title, seconds))
 
 
 def run_page(run: Run, data: Data, config: dict[str, Any], path: Path) -> None:
     """Write the page of one run: its settings, results on each split, its course, the examples it singled out."""
     title = f"{spoken(run.results)} on {run.results['data']}"
-    _write(path, Page(title, "", single_run.sections(run, data, config), _footer(None)))
+    write_page(path, Page(title, "", single_run.sections(run, data, config), footer(None)))
 
 
 def comparison_content(
@@ -60,7 +60,7 @@ def comparison_content(
     pairs = enumerate(zip(tables, data, strict=True), 1)
     details = [comparisons.section(table, its_data, number) for number, (table, its_data) in pairs]
     reading = Section("How to read this", "reading", [Prose(comparisons.HOW_TO_READ)])
-    return Page(title, _lead(tables), [short, *details, reading], _footer(seconds), contents=several)
+    return Page(title, _lead(tables), [short, *details, reading], footer(seconds), contents=several)
 
 
 def render(page: Page) -> str:
@@ -68,7 +68,7 @@ def render(page: Page) -> str:
     return _template().render(page=page, style=Markup(_part("page.css"))).strip() + "\n"
 
 
-def _write(path: Path, page: Page) -> None:
+def write_page(path: Path, page: Page) -> None:
     html = render(page)
     with atomic(Path(path)) as file:
         file.write(html.encode("utf-8", errors="replace"))
@@ -82,7 +82,7 @@ def _lead(tables: Sequence[Comparison]) -> str:
     return lead + (", each method beside a control of equal cost." if controlled else ", without controls.")
 
 
-def _footer(seconds: float | None) -> str:
+def footer(seconds: float | None) -> str:
     return f"evenly {__version__}" + ("" if seconds is None else f" · took {duration(seconds)}")
 
 

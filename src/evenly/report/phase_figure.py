@@ -21,7 +21,7 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
 from evenly.errors import EvenlyError
-from evenly.report.figures import _FAINT, _INK, _RC, _sentinel, _style, _svg
+from evenly.report.figures import FAINT, INK, RC, as_svg, page_style, sentinel
 
 if TYPE_CHECKING:
     from evenly.theory.stability import PhaseDiagram
@@ -36,7 +36,7 @@ OPTIMIZER_NAMES = {"sgd": "SGD", "random_perturbation": "random perturbation", "
 MOST_TICKS = 11
 FORMATS = (".svg", ".png")
 
-_PAGE = {"ink": _INK, "faint": _FAINT, "cells": _sentinel(2), "diverges": _sentinel(4), "converges": _sentinel(3)}
+_PAGE = {"ink": INK, "faint": FAINT, "cells": sentinel(2), "diverges": sentinel(4), "converges": sentinel(3)}
 _PRINT = {"ink": "#1d2126", "faint": "#b8bec5", "cells": "#d55e00", "diverges": "#a8458a", "converges": "#009470"}
 _SHADE = 0.62
 """Opacity of a cell all of whose runs diverged: the borders stay readable on it."""
@@ -55,8 +55,8 @@ def phase_figure(diagram: PhaseDiagram, *, prefix: str, title: str | None = None
         prefix: for the ids in the SVG, unique on its page.
         title: above the cells; left out, the optimizer and the settings that the axes do not show.
     """
-    with _style(prefix):
-        return _svg(_drawn(diagram, _PAGE, title), prefix, _spoken(diagram))
+    with page_style(prefix):
+        return as_svg(_drawn(diagram, _PAGE, title), prefix, _spoken(diagram))
 
 
 def save_phase_figure(diagram: PhaseDiagram, path: str | pathlib.Path, *, title: str | None = None) -> pathlib.Path:
@@ -64,9 +64,9 @@ def save_phase_figure(diagram: PhaseDiagram, path: str | pathlib.Path, *, title:
     path = pathlib.Path(path)
     if path.suffix.lower() not in FORMATS:
         raise EvenlyError(f"{path.name!r} ends in no format that can be written; let it end in {' or '.join(FORMATS)}")
-    with _style("phase"):
-        colours = {_INK: _PRINT["ink"], _FAINT: _PRINT["faint"]}
-        matplotlib.rcParams.update(cast(Any, {key: colours.get(value, value) for key, value in _RC.items()}))
+    with page_style("phase"):
+        colours = {INK: _PRINT["ink"], FAINT: _PRINT["faint"]}
+        matplotlib.rcParams.update(cast(Any, {key: colours.get(value, value) for key, value in RC.items()}))
         metadata = cast(Any, {"Date": None} if path.suffix.lower() == ".svg" else {})
         _drawn(diagram, _PRINT, title).savefig(path, dpi=200, facecolor="white", metadata=metadata)
     return path
