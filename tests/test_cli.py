@@ -406,3 +406,73 @@ def test_as_a_process_of_its_own(tmp_path, arguments, code):
     assert done.returncode == code
     assert len(done.stderr.splitlines()) == (1 if code else 0)
     assert "Traceback" not in done.stderr
+
+
+def test_stability_leaves_a_diagram(evenly, tmp_path):
+    out = tmp_path / "s"
+    done = evenly("stability", "--x-values", "1,5,60", "--y-values", "1,9", "--repeats", "4", "--out", out)
+    assert done[0] == 0, done[2]
+    assert "The theorems decide" in done[1]
+    assert all(len(line) <= 80 for line in done[1].splitlines() if not line.startswith("page"))
+    content = json.loads((out / "stability.json").read_text())
+    assert np.shape(content["diverged"]) == (2, 3)
+    assert (out / "phase.svg").stat().st_size > 1000
+    assert "<svg" in (out / "stability.html").read_text()
+    again = evenly("stability", "--x-values", "1,5,60", "--y-values", "1,9", "--repeats", "4", "--out", out, "--json")
+    assert json.loads(again[1]) == content
+
+
+def test_stability_of_given_hessians(evenly, tmp_path):
+    np.savez(tmp_path / "h.npz", gradients=np.eye(3))
+    good = evenly("stability", tmp_path / "h.npz", "--lr", "0.5", "--batch-size", "3", "--out", tmp_path / "a")
+    assert good[0] == 0
+    assert "stable under SGD, margin 12" in good[1]
+    bad = evenly("stability", tmp_path / "h.npz", "--lr", "7", "--batch-size", "3", "--out", tmp_path / "b", "--json")
+    assert bad[0] == 1
+    assert json.loads(bad[1])["sgd"]["answer"] == "diverges"
+
+
+def test_stability_of_a_run(evenly, tmp_path):
+    assert evenly("train", "patches", "-d", "n=60", "--epochs", "3", "--out", tmp_path / "run")[0] == 0
+    done = evenly("stability", tmp_path / "run", "--batch-size", "7", "--rho", "0.1", "--out", tmp_path / "card")
+    assert done[0] == 0, done[2]
+    assert "batch size 7: stable under SGD" in done[1]
+    assert json.loads((tmp_path / "card/stability.json").read_text())["rho"] == 0.1
+    assert "batch size 60:" in evenly("stability", tmp_path / "run", "--out", tmp_path / "card")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--x", "lr", "--y", "lr"), "both axes are 'lr'"),
+        (("--x-values", "1,a"), "are not numbers"),
+        (("--rho", "0.1"), "--rho is for a minimum"),
+        (("nowhere",), "holds no finished run"),
+        (("h.npz",), "give --lr and --batch-size"),
+        (("h.npz", "--lr", "1", "--batch-size", "9"), "batch size 9 is outside 1..3"),
+        (("h.npz", "--lr", "1", "--batch-size", "2", "--sigma", "3"), "--sigma is for a phase diagram"),
+        (("empty.npz", "--lr", "1", "--batch-size", "2"), "must hold one of the arrays"),
+        (("bad.npz", "--lr", "1", "--batch-size", "2"), "not positive semidefinite: its smallest eigenvalue is -1"),
+        (("text.npz", "--lr", "1", "--batch-size", "2"), "cannot be read"),
+        (("text.txt",), "neither a run's folder nor an .npz file"),
+    ],
+)
+def test_stability_refuses_in_one_line(evenly, tmp_path, words, said):
+    np.savez(tmp_path / "h.npz", gradients=np.eye(3))
+    np.savez(tmp_path / "empty.npz", other=np.eye(3))
+    np.savez(tmp_path / "bad.npz", hessians=np.stack([np.eye(2), -np.eye(2)]))
+    for name in ("text.npz", "text.txt"):
+        (tmp_path / name).write_text("hello")
+    out = tmp_path / "out"
+    done = evenly("stability", *words, "--out", out)
+    assert done[0] == 2
+    assert said in done[2]
+    assert len(done[2].strip().splitlines()) == 1
+    assert not out.exists()
+
+
+def test_stability_does_not_write_into_a_folder_of_something_else(evenly, tmp_path):
+    (tmp_path / "mine").write_text("hello")
+    done = evenly("stability", "--x-values", "1", "--y-values", "1", "--out", tmp_path)
+    assert done[0] == 2
+    assert "is not empty and holds no stability.json" in done[2]

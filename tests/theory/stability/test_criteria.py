@@ -67,7 +67,7 @@ def test_largest_sample_by_hand():
     assert (found.theorem, found.about) == ("evenly: largest sample eigenvalue", "every set")
     found = converges(known, 0.2, 20, ascent=0.1)
     assert found.margin == pytest.approx(2 / (0.2 * (1 + 0.1 * 2) * (2 + 4 * 60 / 100)), rel=1e-12)
-    assert (found.theorem, found.about) == ("evenly: every set", "every set")
+    assert (found.theorem, found.about) == ("evenly: largest sample eigenvalue", "every set")
 
 
 def test_random_perturbation_is_judged_as_sgd():

@@ -79,8 +79,8 @@ class Minimum:
 
     Args:
         n: samples.
-        sigma: the coherence measure lambda_max(S) / max_i lambda_max(H_i), in [1, n] for Hessians of rank one, and up to
-            sqrt(k) n for rank k.
+        sigma: the coherence measure lambda_max(S) / max_i lambda_max(H_i), in [1, n] for Hessians of rank one, and
+            up to sqrt(k) n for rank k.
         largest: lambda_max(H).
         smallest: lambda_min(H), over the range of H if you have it (nothing happens outside); 0 is always safe.
         largest_sample: m = max_i lambda_max(H_i); where it is given, verdicts are about every set with these numbers.
@@ -97,7 +97,7 @@ class Minimum:
         sigma = finite("sigma", self.sigma)
         if sigma < 1 - _ROUNDING:
             raise EvenlyError(
-                f"sigma {sigma:g} is below 1; give lambda_max(S) / max_i lambda_max(H_i), which is not, as S_ii = ||H_i||_F"
+                f"sigma {sigma:g} is below 1; give lambda_max(S) / max_i lambda_max(H_i), which never is"
             )
         not_negative("largest", self.largest)
         not_negative("smallest", self.smallest)
@@ -324,7 +324,7 @@ def _convergence(minimum: Minimum, B: int, c: float) -> _Condition:
     n, top, sigma = minimum.n, minimum.largest, minimum.sigma
     if minimum.largest_sample is not None:
         noise = (n / B - 1) * minimum.largest_sample / n
-        return _Condition(_over(2, (1 + c * top) * (top + noise)), "evenly: every set", per_ascent=top)
+        return _Condition(_over(2, (1 + c * top) * (top + noise)), "evenly: largest sample eigenvalue", per_ascent=top)
     lr = _over(2 * sigma, top * (1 + c * top) * (n / B - 1 + sigma))
     return _Condition(lr, "Theorem 3.3", "some set", per_ascent=top)
 

@@ -1,0 +1,68 @@
+"""The mean loss at a network's weights and its gradient, by a loss that `evenly.coherence` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+CHUNK = 1024
+"""Samples whose loss is computed at once."""
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Every module in eval mode inside, and each in its own mode again after."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def mean_loss(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> float:
+    """The mean over samples x (n, ...), y (n, ...), in eval mode."""
+    with in_eval_mode(model), torch.no_grad():
+        return sum(float(part) for part in _sums(model, loss, x, y)) / len(x)
+
+
+def gradient_norm(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> float:
+    """The norm of the mean loss' gradient over the trainable parameters, in eval mode; no ``.grad`` is touched."""
+    weights = [w for w in model.parameters() if w.requires_grad]
+    total = [torch.zeros_like(w) for w in weights]
+    with in_eval_mode(model), torch.enable_grad():
+        for part in _sums(model, loss, x, y):
+            torch._foreach_add_(total, torch.autograd.grad(part / len(x), weights, materialize_grads=True))
+    return float(torch.stack([part.double().norm() for part in total]).norm())
+
+
+def _sums(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> Iterator[Tensor]:
+    """The sum of the samples' losses, a chunk of them at a time."""
+    like = next(model.parameters())
+    for inputs, targets in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
+        outputs = model(inputs.to(like) if inputs.is_floating_point() else inputs.to(like.device)).reshape(
+            len(inputs), -1
+        )
+        yield _summed(loss, outputs, targets.to(like.device))
+
+
+def _summed(loss: Any, f: Tensor, y: Tensor) -> Tensor:
+    """The sum over samples of the losses of outputs f (n, c)."""
+    y = y.reshape(f.shape).to(f) if y.numel() == f.numel() else y
+    n, c = f.shape
+    if loss == "squared":
+        return 0.5 * (f - y).square().sum()
+    if loss == "mse":
+        return (f - y).square().sum() / c
+    if loss == "cross-entropy":
+        return F.cross_entropy(f, y, reduction="sum")
+    if loss == "logistic":
+        return F.binary_cross_entropy_with_logits(f, y, reduction="sum") / c
+    value: Tensor = loss(f, y)
+    return value.sum() * (n if getattr(loss, "reduction", "mean") == "mean" else 1)
