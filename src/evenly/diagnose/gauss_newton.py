@@ -1,0 +1,403 @@
+"""The Gauss-Newton matrices of a model's samples, as factors H_i = A_i^T A_i for `evenly.theory.coherence`.
+
+    A_i = R_i J_i (k, p),    J_i = d f(x_i) / d w (c, p),    R_i^T R_i = d^2 loss / d f^2 (c, c)
+
+A linear layer z = W u + b that a sample passes once leaves rows (delta u^T, delta) with delta = d (R f)_a / d z, so
+that products of rows need no gradient of W:  < A_i, A_j >_ab = (delta_ia . delta_jb) (u_i . u_j + 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+from evenly.errors import EvenlyError, unknown
+from evenly.theory.coherence import Block, held_if_it_fits, product, products, refuse_infinite
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Curvature:
+    """B = d^2 loss / d f^2 of one sample's outputs f (c,): a root R (k, c) with R^T R = B, and what outputs must be."""
+
+    def __init__(self, name: str, mean: bool = True, half: bool = False) -> None:
+        self.name, self.mean, self.half = name, mean, half
+
+    def rank(self, outputs: int) -> int:
+        return outputs - 1 if self.name == "cross-entropy" else outputs
+
+    def root(self, f: Tensor) -> Tensor:
+        if self.name == "cross-entropy":
+            return softmax_root(f)
+        scale = (1.0 if self.half else 2.0) if self.name == "squared" else 1.0
+        scale /= len(f) if self.mean else 1
+        if self.name == "squared":
+            return math.sqrt(scale) * torch.eye(len(f), dtype=f.dtype, device=f.device)
+        return torch.diag(math.sqrt(scale) * (0.5 * (F.logsigmoid(f) + F.logsigmoid(-f))).exp())
+
+    def check(self, outputs: int, y: Tensor) -> None:
+        """Refuse outputs and targets that this loss cannot bring together."""
+        if self.name == "cross-entropy":
+            if outputs < 2:
+                raise EvenlyError(
+                    "cross-entropy needs two outputs or more and the model has 1; take the loss 'logistic'"
+                )
+            if y.is_floating_point() or y.numel() != len(y):
+                raise EvenlyError(
+                    f"targets are {y.dtype} of shape {tuple(y.shape)}; cross-entropy takes integer labels (N,) from 0"
+                )
+            if int(y.min()) < 0 or int(y.max()) >= outputs:
+                worst = int(y.min()) if int(y.min()) < 0 else int(y.max())
+                raise EvenlyError(
+                    f"label {worst} is not among the model's {outputs} outputs; number the labels 0..{outputs - 1}"
+                )
+            return
+        if y[0].numel() != outputs:
+            raise EvenlyError(
+                f"the model has {outputs} outputs and targets of shape {tuple(y.shape)}; the {self.name} loss takes "
+                "a target for each output"
+            )
+        if self.name == "logistic" and (float(y.min()) < 0 or float(y.max()) > 1):
+            raise EvenlyError(
+                f"targets reach from {float(y.min()):g} to {float(y.max()):g}; the logistic loss takes 0 and 1"
+            )
+
+
+def softmax_root(f: Tensor) -> Tensor:
+    """R (c - 1, c) with R^T R = diag(p) - p p^T, p = softmax(f): the LDL^T factors, in logarithms so that none is lost.
+
+    With tails q_a = p_a + ... + p_{c-1}, row a is sqrt(p_a q_{a+1} / q_a) (e_a - sum_{b > a} (p_b / q_{a+1}) e_b).
+    """
+    log_p = f.log_softmax(0)
+    log_q = log_p.flip(0).logcumsumexp(0).flip(0)
+    rest = (log_p[None, :] - log_q[1:, None]).clamp(max=0).exp()
+    row = torch.eye(len(f), dtype=f.dtype, device=f.device)[:-1] - rest.triu(1)
+    return (0.5 * (log_p[:-1] + log_q[1:] - log_q[:-1])).exp()[:, None] * row
+
+
+def curvature_of(loss: str | Loss) -> Curvature:
+    """The Gauss-Newton form of a loss; refused by name where it is not known."""
+    if isinstance(loss, str):
+        named = {
+            "squared": Curvature("squared", mean=False, half=True),
+            "mse": Curvature("squared"),
+            "cross-entropy": Curvature("cross-entropy"),
+            "logistic": Curvature("logistic"),
+        }
+        if loss not in named:
+            raise unknown("loss", loss, named)
+        return named[loss]
+    functions: dict[Any, str] = {
+        F.mse_loss: "squared",
+        F.cross_entropy: "cross-entropy",
+        F.binary_cross_entropy_with_logits: "logistic",
+    }
+    modules: dict[type, str] = {
+        nn.MSELoss: "squared",
+        nn.CrossEntropyLoss: "cross-entropy",
+        nn.BCEWithLogitsLoss: "logistic",
+    }
+    kind = modules.get(type(loss)) if isinstance(loss, nn.Module) else functions.get(loss)
+    called = type(loss).__name__ if isinstance(loss, nn.Module) else getattr(loss, "__name__", repr(loss))
+    if kind is None:
+        raise EvenlyError(
+            f"the Gauss-Newton form of the loss {called} is not known; give 'squared', 'mse', 'cross-entropy' or "
+            "'logistic', or hessian='exact'"
+        )
+    if any(getattr(loss, name, None) is not None for name in ("weight", "pos_weight")):
+        raise EvenlyError(f"{called} has weights, and H would not be the mean of the samples' Hessians; leave them out")
+    reduction = getattr(loss, "reduction", "mean")
+    if reduction == "none" and kind != "cross-entropy":
+        raise EvenlyError(f"{called} has reduction 'none' and so no single loss for a sample; take 'mean' or 'sum'")
+    return Curvature(kind, mean=reduction == "mean")
+
+
+def _pullback(function: Callable[[Any], Any], at: Any) -> tuple[Tensor, Callable[[Any], Any]]:
+    """The value of a function of one argument, and the map from u to (J^T u,)."""
+    found: Any = vjp(function, at)
+    return found[0], found[1]
+
+
+class GaussNewton:
+    """The factors A_i of a model's Gauss-Newton matrices, taken anew whenever they are asked for.
+
+    Args:
+        model: in eval mode.
+        chunk: samples at a time; None: as many as an eighth of `memory` holds; 1: without ``torch.vmap``.
+        among: names of the parameters to differentiate by; None: all that are trainable.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        curvature: Curvature,
+        x: Tensor,
+        y: Tensor,
+        *,
+        chunk: int | None = None,
+        memory: int,
+        among: set[str] | None = None,
+    ) -> None:
+        self.model, self.curvature, self.x, self.y = model, curvature, x, y
+        self.parameters, self.others = state_of(model, among)
+        first = next(iter(self.parameters.values()))
+        self.dtype, self.device = first.dtype, first.device
+        outputs, kept = self._outputs_and_bytes()
+        curvature.check(outputs, y)
+        self.n, self.k = len(x), curvature.rank(outputs)
+        self.p = sum(w.numel() for w in self.parameters.values())
+        each = self.dtype.itemsize * 2 * self.k * self.p + (1 + self.k) * kept
+        self.asked, self.batched = chunk, chunk != 1
+        self.chunk = chunk or max(1, min(self.n, memory // 8 // each))
+        self.wide = chunk or max(1, min(self.n, memory // 8 // ((1 + self.k) * max(kept, 1))))
+
+    def outputs(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        """The model's outputs (b, c) on inputs (b, ...)."""
+        out: Tensor = functional_call(self.model, (parameters, self.others), (x,))
+        return out.reshape(len(x), -1)
+
+    def inputs(self, start: int, stop: int) -> Tensor:
+        """Inputs of samples, on the model's device and of its type."""
+        x = self.x[start:stop].to(self.device)
+        return x.to(self.dtype) if x.is_floating_point() else x
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        rows = torch.empty(stop - start, self.k, self.p, dtype=self.dtype, device=self.device)
+        for at in range(start, stop, self.chunk):
+            to = min(at + self.chunk, stop)
+            part = self._over_samples(self._factor, at, to) if self.batched else self._one(at)
+            refuse_infinite(part, at)
+            rows[at - start : to - start] = part
+        return rows
+
+    def products(self, memory: int) -> Iterator[Block]:
+        layers = linear_layers(self, memory) if self.batched else None
+        if layers is not None and layers.size() <= memory:
+            return layers.products(memory)
+        return products(held_if_it_fits(self, memory), memory)
+
+    def times_hessian(self, v: Tensor) -> Tensor:
+        """H v = (1/n) sum_i J_i^T R_i^T R_i J_i v, a chunk of samples at a time, without any sample's Jacobian."""
+        total = torch.zeros_like(v)
+        if not self.batched:
+            for at in range(self.n):
+                a = self.rows(at, at + 1)[0].to(v.dtype)
+                total += a.T @ (a @ v)
+            return total / self.n
+        sizes = [w.numel() for w in self.parameters.values()]
+        direction = {
+            name: part.reshape(w.shape).to(w.dtype)
+            for (name, w), part in zip(self.parameters.items(), v.split(sizes), strict=True)
+        }
+        for at in range(0, self.n, self.wide):
+            x = self.inputs(at, min(at + self.wide, self.n))
+            pulled = self._gauss_newton_product(x, direction)
+            total += torch.cat([each.reshape(-1) for each in pulled.values()]).to(v.dtype)
+        return total / self.n
+
+    def _gauss_newton_product(self, x: Tensor, direction: dict[str, Tensor]) -> dict[str, Tensor]:
+        """sum_i J_i^T R_i^T R_i J_i v over the inputs x (b, ...), for v and the result by parameter."""
+        f, pull = _pullback(lambda w: vmap(lambda one: self.outputs(w, one[None])[0])(x), self.parameters)
+        # J v is the derivative of J^T u by u along v: two reverse passes, where a forward one is not always there
+        (moved,) = _pullback(lambda u: pull(u)[0], torch.zeros_like(f))[1](direction)
+        root = vmap(self.curvature.root)(f)
+        (pulled,) = pull((root.mT @ (root @ moved[..., None]))[..., 0])
+        return pulled  # type: ignore[no-any-return]
+
+    def _factor(self, x: Tensor) -> Tensor:
+        f, pull = _pullback(lambda w: self.outputs(w, x[None])[0], self.parameters)
+        (rows,) = vmap(pull)(self.curvature.root(f))
+        return torch.cat([row.reshape(self.k, -1) for row in rows.values()], dim=1)
+
+    def _over_samples(self, function: Callable[[Tensor], Any], start: int, stop: int) -> Any:
+        try:
+            return vmap(function)(self.inputs(start, stop))
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            reason = str(error).strip().splitlines()[0][:120]
+            raise EvenlyError(
+                f"torch.vmap cannot batch {type(self.model).__name__} ({reason}); give chunk=1"
+            ) from error
+
+    def _one(self, at: int) -> Tensor:
+        weights = {name: w.clone().requires_grad_() for name, w in self.parameters.items()}
+        with torch.enable_grad():
+            f = self.outputs(weights, self.inputs(at, at + 1))[0]
+        rows = torch.empty(1, self.k, self.p, dtype=self.dtype, device=self.device)
+        for a, row in enumerate(self.curvature.root(f.detach())):
+            pulled = torch.autograd.grad(f, list(weights.values()), row, retain_graph=True, materialize_grads=True)
+            rows[0, a] = torch.cat([each.reshape(-1) for each in pulled])
+        return rows
+
+    def _outputs_and_bytes(self) -> tuple[int, int]:
+        """The number of outputs, and the bytes that a backward pass keeps beside the weights, both of one sample."""
+        weights = {name: w.clone().requires_grad_() for name, w in self.parameters.items()}
+        known = {w.data_ptr() for w in (*weights.values(), *self.others.values())}
+        kept = 0
+
+        def count(tensor: Tensor) -> Tensor:
+            nonlocal kept
+            kept += 0 if tensor.data_ptr() in known else tensor.numel() * tensor.element_size()
+            return tensor
+
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            out = functional_call(self.model, (weights, self.others), (self.inputs(0, 1),))
+        if not isinstance(out, Tensor) or out.ndim > 2 or (out.ndim and len(out) != 1):
+            shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise EvenlyError(
+                f"the model gives {shape} for one sample; it must give (N,) or (N, outputs) for N samples"
+            )
+        return out.numel(), kept
+
+
+@dataclass
+class LinearLayers:
+    """Products of a model's rows through its linear layers, one by one; other parameters' rows are held as they are."""
+
+    factors: GaussNewton
+    layers: dict[str, nn.Linear]
+    rest: GaussNewton | None
+
+    def size(self) -> int:
+        """Bytes held: of each sample u (in) and delta (k, out) for every layer, and the rest's rows."""
+        k = self.factors.k
+        numbers = sum(layer.in_features + k * layer.out_features for layer in self.layers.values())
+        numbers += k * self.rest.p if self.rest is not None else 0
+        return self.factors.n * numbers * self.factors.dtype.itemsize
+
+    def products(self, memory: int) -> Iterator[Block]:
+        """As :func:`evenly.theory.coherence.products`, in squares of samples."""
+        n, k = self.factors.n, self.factors.k
+        seen = [self.seen(at, min(at + self.factors.wide, n)) for at in range(0, n, self.factors.wide)]
+        us = {name: torch.cat([u[name] for u, _ in seen]) for name in self.layers}
+        deltas = {name: torch.cat([delta[name] for _, delta in seen]) for name in self.layers}
+        del seen
+        for name in self.layers:
+            refuse_infinite(deltas[name] * us[name].abs().amax(1)[:, None, None], 0)
+        rest = None if self.rest is None else self.rest.rows(0, n)
+        side = max(1, int((memory / (128 * k * k)) ** 0.5))
+        for i in (slice(start, min(start + side, n)) for start in range(0, n, side)):
+            for j in (slice(start, min(start + side, n)) for start in range(i.start, n, side)):
+                shape = (i.stop - i.start, k, j.stop - j.start, k)
+                block = torch.zeros(shape, dtype=torch.float64, device=self.factors.device)
+                if rest is not None:
+                    block += product(rest[i].flatten(0, 1), rest[j].flatten(0, 1)).reshape(shape)
+                for name in self.layers:
+                    u, delta = us[name], deltas[name]
+                    alike = product(u[i], u[j]) + float(_joined(name, "bias") in self.factors.parameters)
+                    felt = product(delta[i].flatten(0, 1), delta[j].flatten(0, 1)).reshape(shape)
+                    block.addcmul_(felt, alike[:, None, :, None])
+                yield i, j, block.reshape(shape[0] * k, shape[2] * k)
+
+    def seen(self, start: int, stop: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """u (b, in) and delta (b, k, out) of samples, by layer."""
+        zero = {
+            name: torch.zeros(1, layer.out_features, dtype=self.factors.dtype, device=self.factors.device)
+            for name, layer in self.layers.items()
+        }
+
+        def pass_through(x: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+            def outputs(added: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+                with _listening(self.layers, added) as us:
+                    f = self.factors.outputs(self.factors.parameters, x[None])[0]
+                return f, us
+
+            traced: Any = vjp(outputs, zero, has_aux=True)
+            f, pull, us = traced
+            (deltas,) = vmap(pull)(self.factors.curvature.root(f))
+            return {name: u[0] for name, u in us.items()}, {name: delta[:, 0] for name, delta in deltas.items()}
+
+        found: tuple[dict[str, Tensor], dict[str, Tensor]] = self.factors._over_samples(pass_through, start, stop)
+        return found
+
+
+@contextmanager
+def _listening(layers: dict[str, nn.Linear], added: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """While it lasts, what goes into each layer is noted, and `added` joins what comes out."""
+    us: dict[str, Tensor] = {}
+
+    def listen(name: str) -> Callable[[nn.Module, Any, Tensor], Tensor]:
+        def hook(_: nn.Module, inputs: Any, z: Tensor) -> Tensor:
+            us[name] = inputs[0]
+            return z + added[name]
+
+        return hook
+
+    hooks = [layer.register_forward_hook(listen(name)) for name, layer in layers.items()]
+    try:
+        yield us
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def linear_layers(factors: GaussNewton, memory: int) -> LinearLayers | None:
+    """The linear layers whose weights' gradients are delta u^T and nothing else, found by trying one sample.
+
+    A layer that is passed twice or by a sequence, shares its weight, or whose weight is used outside of it, is left to
+    the other parameters; None where no layer remains.
+    """
+    names = factors.parameters.keys()
+    candidates = {
+        name: layer
+        for name, layer in factors.model.named_modules()
+        if type(layer) is nn.Linear and _joined(name, "weight") in names
+    }
+    calls: dict[str, list[torch.Size]] = {name: [] for name in candidates}
+    hooks = [
+        layer.register_forward_hook(lambda _, inputs, z, name=name: calls[name].append(inputs[0].shape))
+        for name, layer in candidates.items()
+    ]
+    try:
+        factors.outputs(factors.parameters, factors.inputs(0, 1))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    once = {name: layer for name, layer in candidates.items() if [len(s) for s in calls[name]] == [2]}
+    if not once:
+        return None
+    us, deltas = LinearLayers(factors, once, None).seen(0, 1)
+    true = dict(
+        zip(names, factors.rows(0, 1)[0].split([w.numel() for w in factors.parameters.values()], dim=1), strict=True)
+    )
+    apart = torch.finfo(factors.dtype).eps ** 0.75
+    layers = {}
+    for name, layer in once.items():
+        weight, bias = (_joined(name, part) for part in ("weight", "bias"))
+        pairs = [(true[weight], (deltas[name][0][:, :, None] * us[name][0]).flatten(1))]
+        pairs += [(true[bias], deltas[name][0])] if bias in names else []
+        if all(float((a - b).abs().max()) <= apart * float(a.abs().max()) for a, b in pairs):
+            layers[name] = layer
+    if not layers:
+        return None
+    left = set(names) - {_joined(name, part) for name in layers for part in ("weight", "bias")}
+    if not left:
+        return LinearLayers(factors, layers, None)
+    given = factors.model, factors.curvature, factors.x, factors.y
+    return LinearLayers(factors, layers, GaussNewton(*given, chunk=factors.asked, memory=memory, among=left))
+
+
+def _joined(layer: str, part: str) -> str:
+    """The name of a layer's parameter; the model itself is the layer without a name."""
+    return f"{layer}.{part}" if layer else part
+
+
+def state_of(model: nn.Module, among: set[str] | None = None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The trainable parameters (those `among` the names), and all else that the model computes with.
+
+    Buffers are copies, so that nothing is written back.
+    """
+    mine: dict[str, Tensor] = {}
+    others: dict[str, Tensor] = {}
+    for name, w in model.named_parameters():
+        (mine if w.requires_grad and (among is None or name in among) else others)[name] = w.detach()
+    return mine, others | {name: b.detach().clone() for name, b in model.named_buffers()}

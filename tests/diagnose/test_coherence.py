@@ -1,0 +1,536 @@
+"""Coherence of models against dense per-sample Gauss-Newton matrices by plain autograd, in float64."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from evenly.data import Data, Split
+from evenly.diagnose import coherence
+from evenly.diagnose.gauss_newton import GaussNewton, curvature_of, linear_layers, softmax_root
+from evenly.errors import EvenlyError
+from evenly.theory.coherence import Coherence
+
+
+def built(build, seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build().double()
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def jacobian(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs (c,) and their derivatives (c, p) at one input, output by output."""
+    weights = [w for w in model.parameters() if w.requires_grad]
+    f = model(x[None]).reshape(-1)
+    rows = [
+        torch.cat(
+            [g.reshape(-1) for g in torch.autograd.grad(each, weights, retain_graph=True, materialize_grads=True)]
+        )
+        for each in f
+    ]
+    return f.detach(), torch.stack(rows)
+
+
+def second_derivative(loss: str, f: Tensor) -> Tensor:
+    """d^2 loss / d f^2 by autograd on the loss written out; it does not depend on the target."""
+    if loss == "logistic":  # autograd would lose small curvatures to cancellation
+        return torch.diag(1 / ((1 + f.exp()) * (1 + (-f).exp()))) / len(f)
+    losses = {
+        "squared": lambda z: 0.5 * (z - 1).square().sum(),
+        "mse": lambda z: (z - 1).square().mean(),
+        "cross-entropy": lambda z: z.logsumexp(0) - z[0],
+    }
+    return torch.autograd.functional.hessian(losses[loss], f)
+
+
+def dense(model: nn.Module, loss: str, x: Tensor) -> Tensor:
+    """H_i = J^T (d^2 loss / d f^2) J, (n, p, p)."""
+    found = []
+    for each in x:
+        f, j = jacobian(model, each)
+        found.append(j.T @ second_derivative(loss, f) @ j)
+    return torch.stack(found)
+
+
+def by_definition(hessians: Tensor, c: float) -> dict[str, object]:
+    mean = hessians.mean(0)
+    m = torch.eye(len(mean), dtype=torch.float64) + c * mean
+    s = torch.tensor([[torch.trace(m @ a @ m @ b).clamp(min=0).sqrt() for a in hessians] for b in hessians])
+    own = torch.tensor([torch.linalg.eigvals(m @ h).real.max() for h in hessians])
+    return {
+        "matrix": s.double(),
+        "sample_eigenvalues": own.double(),
+        "largest_eigenvalue": float(torch.linalg.eigvalsh(s.double())[-1]),
+        "largest_hessian_eigenvalue": float(torch.linalg.eigvals(m @ mean).real.max()),
+    }
+
+
+def assert_same(found: Coherence, expected: dict[str, object], tolerance: float = 1e-8) -> None:
+    scale = max(1.0, float(expected["matrix"].max()))  # type: ignore[attr-defined]
+    for name, value in expected.items():
+        if isinstance(value, Tensor):
+            torch.testing.assert_close(getattr(found, name), value, rtol=0, atol=tolerance * scale)
+        else:
+            assert getattr(found, name) == pytest.approx(value, rel=tolerance), name
+
+
+class Residual(nn.Module):
+    """A skip, a layer used twice, one frozen and one that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice, self.frozen, self.last, self.unused = (nn.Linear(4, 4) for _ in range(4))
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.frozen(x + torch.tanh(self.twice(torch.tanh(self.twice(x))))))[:, :3]
+
+
+class Flat(nn.Module):
+    """One output of shape (N,)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(x) @ self.w + (x @ self.w) ** 3
+
+
+class Sequence(nn.Module):
+    """A linear layer on every position of a sequence, then attention by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.score, self.out = nn.Linear(2, 3), nn.Linear(3, 1), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.embed(x.reshape(len(x), 2, 2))
+        return self.out((z * self.score(z).softmax(1)).sum(1))
+
+
+def mlp(*widths: int, activation: type[nn.Module] = nn.Tanh, **options):
+    def build() -> nn.Module:
+        layers: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            layers += [nn.Linear(before, after, **options), activation()]
+        return nn.Sequential(*layers[:-1])
+
+    return build
+
+
+def conv(outputs: int, *, norm: bool = False):
+    def build() -> nn.Module:
+        layers = [nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2, padding=1), *([nn.BatchNorm2d(3)] if norm else [])]
+        return nn.Sequential(*layers, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.5), nn.Linear(3, outputs))
+
+    return build
+
+
+NETS = [
+    ("squared", mlp(4, 1)),
+    ("squared", mlp(4, 6, 1)),
+    ("squared", mlp(4, 6, 1, activation=nn.ReLU)),
+    ("squared", mlp(4, 5, 5, 2, activation=nn.GELU)),
+    ("squared", Flat),
+    ("mse", mlp(4, 3, 1)),
+    ("mse", mlp(4, 5, 3, activation=nn.SiLU)),
+    ("mse", conv(2)),
+    ("mse", Residual),
+    ("mse", mlp(4, 3, 2, bias=False)),
+    ("cross-entropy", mlp(4, 2)),
+    ("cross-entropy", mlp(4, 6, 3)),
+    ("cross-entropy", mlp(4, 5, 4, 4, 3, activation=nn.ELU)),
+    ("cross-entropy", conv(3)),
+    ("cross-entropy", conv(4, norm=True)),
+    ("cross-entropy", Residual),
+    ("cross-entropy", Sequence),
+    ("logistic", mlp(4, 5, 1)),
+    ("logistic", Flat),
+    ("logistic", conv(1)),
+    ("logistic", mlp(4, 6, 3, activation=nn.ReLU)),
+    ("logistic", lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU(inplace=True), nn.Linear(4, 1))),
+]
+TORCH = {"mse": nn.MSELoss(), "cross-entropy": nn.CrossEntropyLoss(), "logistic": nn.BCEWithLogitsLoss()}
+
+
+def targets(loss: str, outputs: Tensor, seed: int) -> Tensor:
+    flat = outputs.reshape(len(outputs), -1)
+    if loss == "cross-entropy":
+        return torch.randint(0, flat.shape[1], (len(flat),), generator=torch.Generator().manual_seed(seed))
+    return torch.rand(outputs.shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+@pytest.mark.parametrize("case", range(len(NETS)))
+def test_models_against_dense_gauss_newton_matrices(case):
+    loss, build = NETS[case]
+    model, x = built(build, case), draw(case, 7, 4)
+    model.eval()
+    y = targets(loss, model(x), case)
+    model.train()
+    for c, options in (
+        (0.0, {}),
+        (0.4, {}),
+        (0.0, {"chunk": 1}),
+        (0.4, {"memory": 4000}),
+        (0.0, {"chunk": 3, "memory": 1}),
+    ):
+        model.eval()
+        expected = by_definition(dense(model, loss, x), c)
+        model.train()
+        assert_same(coherence(model, loss, (x, y), ascent=c, **options), expected)
+    if loss in TORCH:
+        assert_same(coherence(model, TORCH[loss], (x, y), ascent=c), expected)
+
+
+@pytest.mark.parametrize("case", [case for case, (loss, _) in enumerate(NETS) if loss in ("squared", "mse")])
+@pytest.mark.parametrize("c", [0.0, 0.3])
+def test_interpolating_models_against_their_true_hessians(case, c):
+    """Targets are the model's own outputs: the loss is 0, and the Gauss-Newton matrix is the Hessian."""
+    loss, build = NETS[case]
+    model, x = built(build, case).eval(), draw(case, 6, 4)
+    y = model(x).detach()
+    weights = {name: w.detach() for name, w in model.named_parameters() if w.requires_grad}
+    sizes = [w.numel() for w in weights.values()]
+
+    def loss_of(flat: Tensor, i: int) -> Tensor:
+        parts = zip(weights.items(), flat.split(sizes), strict=True)
+        f = torch.func.functional_call(
+            model, {name: part.reshape(w.shape) for (name, w), part in parts}, (x[i : i + 1],)
+        )
+        return 0.5 * (f - y[i]).square().sum() if loss == "squared" else (f - y[i]).square().mean()
+
+    start = torch.cat([w.reshape(-1) for w in weights.values()])
+    true = torch.stack([torch.autograd.functional.hessian(lambda w, i=i: loss_of(w, i), start) for i in range(len(x))])
+    expected = by_definition(true, c)
+    assert_same(coherence(model, loss, (x, y), ascent=c), expected)
+    assert_same(coherence(model, loss, (x, y), ascent=c, hessian="exact"), expected)
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "logistic", "squared", "mse"])
+def test_exact_hessians_of_linear_models_are_the_gauss_newton_ones(loss):
+    model, x = built(mlp(4, 2)), draw(1, 5, 4)
+    y = targets(loss, model(x), 0)
+    exact = coherence(model, loss, (x, y), hessian="exact", chunk=2)
+    assert_same(exact, by_definition(dense(model, loss, x), 0.0))
+    if loss in TORCH:
+        assert_same(coherence(model, TORCH[loss], (x, y), hessian="exact"), by_definition(dense(model, loss, x), 0.0))
+
+
+def test_exact_hessians_take_any_loss_and_refuse_saddles():
+    model, x = built(mlp(4, 1)), draw(1, 5, 4)
+    cubed = coherence(model, lambda f, y: (f - y).pow(4).sum(), (x, torch.zeros(5)), hessian="exact")
+    f = model(x).detach().reshape(-1)
+    scaled = x.new_tensor([math.sqrt(12) * abs(float(each)) for each in f])[:, None] * torch.cat(
+        [x, torch.ones(5, 1)], 1
+    )
+    torch.testing.assert_close(cubed.matrix, (scaled @ scaled.T).abs())
+    net = built(mlp(4, 3, 1))
+    with pytest.raises(EvenlyError, match=r"Hessian \d is not positive semi-definite: its smallest eigenvalue is -"):
+        coherence(net, "squared", (x, 100 * torch.ones(5, 1)), hessian="exact")
+
+
+def test_the_factors_of_the_squared_losses():
+    """1/2 (f - y)^2 gives |g_i . g_j|; torch's mean squared error gives 2 / outputs times as much, its sum 2 times."""
+    model, x = built(mlp(4, 3, 1)), draw(2, 5, 4)
+    g = torch.cat([jacobian(model, each)[1] for each in x])
+    torch.testing.assert_close(coherence(model, "squared", (x, x[:, 0])).matrix, (g @ g.T).abs())
+    torch.testing.assert_close(coherence(model, F.mse_loss, (x, x[:, 0])).matrix, 2 * (g @ g.T).abs())
+    wide, y = built(mlp(4, 3, 4)), draw(3, 5, 4)
+    squared = coherence(wide, "squared", (x, y)).matrix
+    for loss, factor in ((nn.MSELoss(), 0.5), ("mse", 0.5), (nn.MSELoss(reduction="sum"), 2.0)):
+        torch.testing.assert_close(coherence(wide, loss, (x, y)).matrix, factor * squared)
+    label = torch.tensor([0, 1, 2, 3, 0])
+    mean, total = (coherence(wide, nn.CrossEntropyLoss(reduction=r), (x, label)) for r in ("mean", "sum"))
+    torch.testing.assert_close(mean.matrix, total.matrix)
+    torch.testing.assert_close(mean.matrix, coherence(wide, F.cross_entropy, (x, label)).matrix)
+    logistic = [coherence(wide, loss, (x, torch.ones(5, 4))).matrix for loss in (
+        "logistic", F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss(reduction="sum"))]  # fmt: skip
+    torch.testing.assert_close(logistic[0], logistic[1])
+    torch.testing.assert_close(4 * logistic[0], logistic[2])
+
+
+@pytest.mark.parametrize(
+    "logits", [[0.0, 0.0, 0.0], [3.0, -2.0, 0.5, 1.0], [900.0, 0.0, -900.0], [0.0, 60.0], [-800.0, 0.0]]
+)
+def test_the_root_of_the_softmax_curvature(logits):
+    f = torch.tensor(logits, dtype=torch.float64)
+    p = f.softmax(0)
+    root = softmax_root(f)
+    assert root.shape == (len(f) - 1, len(f))
+    torch.testing.assert_close(root.T @ root, torch.diag(p) - torch.outer(p, p), rtol=1e-12, atol=1e-15)
+
+
+def test_a_confident_logistic_model_keeps_its_small_curvature():
+    model = nn.Linear(1, 1, bias=False, dtype=torch.float32)
+    with torch.no_grad():
+        model.weight.fill_(40.0)
+    found = coherence(model, "logistic", (torch.ones(1, 1), torch.ones(1)))
+    assert found.largest_eigenvalue == pytest.approx(math.exp(-40), rel=1e-5)
+    assert coherence(model, "logistic", (-torch.ones(1, 1), torch.ones(1))).largest_eigenvalue > 0
+
+
+class Leaking(nn.Module):
+    """The first layer's weight also counts outside of the layer; the last two share theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner, self.a, self.b = (
+            nn.Linear(4, 4),
+            nn.Linear(4, 4, bias=False),
+            nn.Linear(4, 4),
+            nn.Linear(4, 4),
+        )
+        self.b.weight = self.a.weight
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.tanh(self.inner(torch.tanh(self.first(x)) * self.scale))
+        return self.b(torch.tanh(self.a(z)))[:, :3] * self.first.weight.sum()
+
+
+@pytest.mark.parametrize(
+    ("build", "inside"),
+    [
+        (mlp(4, 5, 6, 3), {"0", "2", "4"}),
+        (lambda: nn.Linear(4, 3), {""}),
+        (Residual, {"last"}),
+        (Leaking, {"inner"}),
+        (conv(3, norm=True), {"7"}),
+        (Sequence, {"out"}),
+        (lambda: nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Flatten()), None),
+    ],
+)
+@pytest.mark.parametrize("memory", [2**30, 5000])
+def test_linear_layers_need_no_gradients_of_their_weights(build, inside, memory):
+    model, x = built(build).eval(), draw(0, 9, 4)
+    factors = GaussNewton(model, curvature_of("cross-entropy"), x, torch.zeros(9, dtype=torch.long), memory=memory)
+    layers = linear_layers(factors, memory)
+    assert (None if layers is None else set(layers.layers)) == inside
+    if layers is None:
+        return
+    k, rows = factors.k, factors.rows(0, 9).flatten(0, 1)
+    gram = torch.full((len(rows), len(rows)), math.nan, dtype=torch.float64)
+    for i, j, block in layers.products(memory):
+        gram[k * i.start : k * i.stop, k * j.start : k * j.stop] = block
+    torch.testing.assert_close(gram.nan_to_num(0).triu(), (rows @ rows.T).triu())
+    assert not bool(gram[torch.ones_like(gram).triu().bool()].isnan().any())
+    assert not any(layer._forward_hooks for layer in model.modules())
+
+
+def test_a_frozen_bias_does_not_count():
+    model, x = built(mlp(4, 5, 1)), draw(0, 3, 4)
+    model[0].bias.requires_grad_(False)
+    assert_same(coherence(model, "squared", (x, x[:, 0])), by_definition(dense(model, "squared", x), 0.0))
+
+
+# ---- what data comes in, and what is left behind
+
+
+def test_every_shape_of_data_gives_the_same():
+    x, y = draw(0, 6, 4).float(), torch.tensor([0, 1, 2, 0, 1, 2])
+    model = built(mlp(4, 3, 3)).float()
+    expected = coherence(model, "cross-entropy", (x, y)).matrix
+    held = TensorDataset(x, y)
+    for data in (
+        [x, y], (x.numpy(), y.numpy()), Split(x, y), Data(train=(x, y)), held, Split(held),
+        DataLoader(held, batch_size=4), (x.double(), y[:, None]),
+    ):  # fmt: skip
+        torch.testing.assert_close(coherence(model, "cross-entropy", data).matrix, expected)
+
+
+def test_images_of_bytes_are_scaled():
+    x = torch.randint(0, 256, (5, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    model, y = built(mlp(4, 1)).float(), torch.zeros(5)
+    expected = coherence(model, "squared", (x.float() / 255, y)).matrix
+    torch.testing.assert_close(coherence(model, "squared", (x, y)).matrix, expected)
+
+
+def test_the_model_and_the_random_states_are_left_as_they_were():
+    model = built(conv(3, norm=True)).float().train()
+    model[3].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for w in model.parameters():
+        w.grad = torch.ones_like(w)
+    modes = [module.training for module in model.modules()]
+    states = torch.random.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
+    x, y = draw(0, 8, 4).float(), torch.arange(8) % 3
+
+    class Noisy(TensorDataset):
+        def __getitem__(self, i):
+            torch.rand(1), random.random(), np.random.rand()  # noqa: NPY002
+            return super().__getitem__(i)
+
+    for options in ({}, {"chunk": 1}, {"sketch": 8}, {"hessian": "exact"}):
+        data = DataLoader(Noisy(x, y), batch_size=3, shuffle=True)
+        if "hessian" in options:
+            with pytest.raises(EvenlyError, match="not positive"):
+                coherence(model, "cross-entropy", data, **options)
+        else:
+            coherence(model, "cross-entropy", data, **options)
+            coherence(model, "cross-entropy", Noisy(x, y), **options)
+        assert [module.training for module in model.modules()] == modes
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(bool((w.grad == 1).all()) and w.requires_grad for w in model.parameters())
+    assert torch.equal(states[0], torch.random.get_rng_state())
+    assert states[1] == random.getstate()
+    assert np.array_equal(states[2], np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_a_buffer_that_the_model_writes_to_is_left_as_it_was():
+    class Counting(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 2)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(x)
+
+    model = Counting()
+    data = torch.ones(3, 4), torch.zeros(3, dtype=torch.long)
+    coherence(model, "cross-entropy", data, chunk=1)
+    with pytest.raises(EvenlyError, match=r"torch.vmap cannot batch Counting .* give chunk=1"):
+        coherence(model, "cross-entropy", data)
+    assert float(model.calls) == 0
+
+
+def test_modes_are_restored_after_an_error():
+    model = mlp(4, 1)().train()
+    with pytest.raises(EvenlyError):
+        coherence(model, "cross-entropy", (torch.ones(3, 4), torch.zeros(3)))
+    assert model.training
+    assert model[0].training
+
+
+def test_a_float32_model_is_near_its_float64_self():
+    model, x = built(mlp(4, 16, 16, 3)), draw(0, 30, 4)
+    y = torch.arange(30) % 3
+    exact = coherence(model, "cross-entropy", (x, y))
+    found = coherence(model.float(), "cross-entropy", (x, y))
+    torch.testing.assert_close(found.matrix, exact.matrix, rtol=0, atol=1e-5 * exact.largest_sample_eigenvalue)
+    assert found.measure == pytest.approx(exact.measure, rel=1e-5)
+
+
+def test_token_ids_as_inputs():
+    build = lambda: nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 2))  # noqa: E731
+    model, x = built(build), torch.randint(0, 9, (6, 4), generator=torch.Generator().manual_seed(0))
+    expected = by_definition(dense(model, "cross-entropy", x), 0.0)
+    assert_same(coherence(model, "cross-entropy", (x, torch.zeros(6, dtype=torch.long))), expected)
+
+
+# ---- sketches
+
+
+def test_ten_classes_by_a_sketch_within_its_bound():
+    """The stated bound holds on every seed, says something, and the eigenvalues of samples and mean are exact."""
+    model, x = built(mlp(12, 40, 30, 10, activation=nn.ReLU), 1), draw(4, 60, 12)
+    y = torch.arange(60) % 10
+    exact = coherence(model, "cross-entropy", (x, y))
+    errors = []
+    for seed in range(10):
+        found = coherence(model, "cross-entropy", (x, y), sketch=1000, seed=seed)
+        errors.append(abs(found.largest_eigenvalue - exact.largest_eigenvalue))
+        assert 0 < errors[-1] <= found.error_bound
+        assert found.error_bound < 0.6 * exact.largest_eigenvalue
+        assert found.largest_sample_eigenvalue == pytest.approx(exact.largest_sample_eigenvalue, rel=1e-10)
+        assert found.largest_hessian_eigenvalue == pytest.approx(exact.largest_hessian_eigenvalue, rel=1e-9)
+    assert len(set(errors)) == 10
+
+
+def test_a_sketch_sample_by_sample_is_the_same():
+    model, x = built(mlp(4, 6, 3)), draw(4, 5, 4)
+    batched, looped = (coherence(model, "cross-entropy", (x, Y.repeat(2)[:5]), sketch=20, chunk=c) for c in (2, 1))
+    torch.testing.assert_close(looped.matrix, batched.matrix, rtol=1e-9, atol=1e-12)
+    assert looped.largest_hessian_eigenvalue == pytest.approx(batched.largest_hessian_eigenvalue, rel=1e-9)
+
+
+# ---- refusals
+
+X, Y = torch.ones(3, 4), torch.tensor([0, 1, 0])
+
+
+class Focal(nn.CrossEntropyLoss):
+    pass
+
+
+def with_nan() -> tuple[Tensor, Tensor]:
+    x = X.clone()
+    x[1, 2] = math.nan
+    return x, Y
+
+
+def frozen() -> nn.Module:
+    return nn.Linear(4, 2).requires_grad_(False)
+
+
+class Branching(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.sum().item() > 0 else super().forward(-x)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "data", "options", "words"),
+    [
+        (nn.Linear(4, 2), nn.HuberLoss(), (X, Y), {}, "Gauss-Newton form of the loss HuberLoss is not known"),
+        (nn.Linear(4, 2), Focal(), (X, Y), {}, "Gauss-Newton form of the loss Focal is not known"),
+        (nn.Linear(4, 2), F.l1_loss, (X, Y), {}, "Gauss-Newton form of the loss l1_loss is not known"),
+        (nn.Linear(4, 2), "hinge", (X, Y), {}, "no loss is called 'hinge'"),
+        (nn.Linear(4, 2), nn.CrossEntropyLoss(weight=torch.ones(2)), (X, Y), {}, "CrossEntropyLoss has weights"),
+        (nn.Linear(4, 1), nn.BCEWithLogitsLoss(pos_weight=torch.ones(1)), (X, Y), {}, "BCEWithLogitsLoss has weights"),
+        (nn.Linear(4, 2), nn.MSELoss(reduction="none"), (X, X[:, :2]), {}, "MSELoss has reduction 'none'"),
+        (nn.Linear(4, 1), "cross-entropy", (X, Y), {}, "cross-entropy needs two outputs or more"),
+        (nn.Linear(4, 2), "cross-entropy", (X, Y + 1), {}, "label 2 is not among the model's 2 outputs"),
+        (nn.Linear(4, 2), "cross-entropy", (X, Y - 100), {}, "label -100 is not among"),
+        (nn.Linear(4, 2), "cross-entropy", (X, X[:, :2]), {}, "targets are torch.float32 of shape"),
+        (nn.Linear(4, 2), "squared", (X, Y), {}, r"the model has 2 outputs and targets of shape \(3,\)"),
+        (nn.Linear(4, 2), "logistic", (X, Y), {}, "the logistic loss takes a target for each output"),
+        (nn.Linear(4, 1), "logistic", (X, 2 * Y - 1), {}, "targets reach from -1 to 1; the logistic loss takes 0"),
+        (nn.Conv1d(4, 4, 1), "mse", (torch.ones(3, 4, 5), Y), {}, r"the model gives \(1, 4, 5\) for one sample"),
+        (nn.LSTM(4, 2), "mse", (torch.ones(3, 5, 4), Y), {}, "the model gives tuple for one sample"),
+        (frozen(), "mse", (X, Y), {}, "Linear has no trainable parameter"),
+        (nn.ReLU(), "mse", (X, Y), {}, "ReLU has no trainable parameter"),
+        (
+            nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2, track_running_stats=False)), "cross-entropy", (X, Y), {},
+            "1 normalises by the batch's own statistics",
+        ),
+        (nn.Linear(4, 2), "cross-entropy", with_nan(), {}, "gradient of sample 1 holds NaN"),
+        (nn.Linear(4, 2), "cross-entropy", with_nan(), {"chunk": 1}, "gradient of sample 1 holds NaN"),
+        (nn.Linear(4, 2), "cross-entropy", (X[:0], Y[:0]), {}, "the data is empty"),
+        (nn.Linear(4, 2), "cross-entropy", TensorDataset(X[:0], Y[:0]), {}, "the data is empty"),
+        (nn.Linear(4, 2), "cross-entropy", DataLoader(TensorDataset(X[:0], Y[:0])), {}, "the data is empty"),
+        (nn.Linear(4, 2), "cross-entropy", (X, Y[:2]), {}, "give one target for each input"),
+        (nn.Linear(4, 2), "cross-entropy", X, {}, "data is a Tensor; give"),
+        (nn.Linear(4, 2), "cross-entropy", (X, ["a", "b", "c"]), {}, "cannot be read as numbers"),
+        (nn.Linear(4, 2), "cross-entropy", TensorDataset(X), {}, r"item 0 of the data is a tuple, not \(x, y\)"),
+        (nn.Linear(4, 2), "cross-entropy", (X, Y), {"chunk": 0}, "chunk 0 is no number of samples"),
+        (nn.Linear(4, 2), "cross-entropy", (X, Y), {"hessian": "true"}, "hessian 'true' is not known"),
+        (nn.Linear(4, 2), "cross-entropy", (X, Y), {"hessian": "exact", "sketch": 4}, "sketch 4 needs factors"),
+        (nn.Linear(4, 2), "cross-entropy", (X, Y), {"hessian": "exact", "memory": 9}, "3 exact Hessians of 10 x 10"),
+        (nn.Linear(4, 2), "cross-entropy", (X, Y), {"ascent": -1.0}, "ascent -1.0"),
+        (Branching(4, 2), "cross-entropy", (X, Y), {}, "torch.vmap cannot batch Branching .* give chunk=1"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused_in_one_line(model, loss, data, options, words):
+    with pytest.raises(EvenlyError, match=words) as refused:
+        coherence(model, loss, data, **options)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_model_that_cannot_be_batched_goes_sample_by_sample():
+    model, x = built(lambda: Branching(4, 2)), draw(0, 5, 4)
+    expected = by_definition(dense(model, "cross-entropy", x), 0.2)
+    assert_same(coherence(model, "cross-entropy", (x, Y.repeat(2)[:5]), ascent=0.2, chunk=1), expected)
