@@ -37,3 +37,14 @@ def test_the_optimizers_page_runs(wrapper, tmp_path):
         moved = any(not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
         assert moved == ("backward" in block)
     assert not opt.ascended
+
+
+def test_the_stability_page_runs():
+    torch.manual_seed(0)
+    x, y = torch.randn(12, 4), torch.arange(12) % 3
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    names = {"evenly": evenly, "model": model, "x": x, "y": y, "gradients": torch.randn(6, 9)}
+    (block,) = MARKED.findall((PAGES / "stability.md").read_text())
+    exec(block, names)
+    assert len(names["tracker"].history) == 2
+    assert names["card"].lrs.exact

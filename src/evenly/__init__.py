@@ -20,9 +20,14 @@ _HOMES = {
     "EvenlyError": "evenly.errors",
     "group_accuracy": "evenly.engine",
     "hard_examples": "evenly.methods",
+    "coherence": "evenly.diagnose.coherence",
+    "CoherenceTracker": "evenly.diagnose.tracking",
+    "stability_card": "evenly.diagnose.stability_card",
     "train": "evenly.experiment",
     "compare": "evenly.comparison",
 }
+_ROOMS = ("theory", "integrations")
+"""Packages that are named through evenly: ``evenly.theory.stability.diverges(...)``."""
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 
 if TYPE_CHECKING:
@@ -32,6 +37,9 @@ if TYPE_CHECKING:
     from evenly.data import ProgressiveExpansion as ProgressiveExpansion
     from evenly.data import Split as Split
     from evenly.data import Upsample as Upsample
+    from evenly.diagnose.coherence import coherence as coherence
+    from evenly.diagnose.stability_card import stability_card as stability_card
+    from evenly.diagnose.tracking import CoherenceTracker as CoherenceTracker
     from evenly.engine import group_accuracy as group_accuracy
     from evenly.errors import EvenlyError as EvenlyError
     from evenly.experiment import train as train
@@ -44,6 +52,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Names are looked up where they live when first used, so that ``import evenly`` stays light."""
+    if name in _ROOMS:
+        return importlib.import_module(f"evenly.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'evenly' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -248,7 +248,7 @@ def stability(
             **_given(batch_size=batch_size, sigma=sigma, lr=lr, ascent=ascent), rho=rho, data=data,
         )  # fmt: skip
         return
-    from evenly.diagnose.stability_files import read
+    from evenly.minima import read
     from evenly.report.stability_pages import card_page
 
     if foreign := [name for name, value in _given(sigma=sigma, ascent=ascent, optimizer=optimizer).items()]:

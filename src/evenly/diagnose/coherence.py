@@ -16,8 +16,6 @@ and positive semi-definite everywhere. The loss of sample i is that of a batch o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -27,7 +25,7 @@ from torch.func import functional_call, jacrev, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from evenly.diagnose.gauss_newton import GaussNewton, Loss, curvature_of, state_of
-from evenly.diagnose.samples import samples_of
+from evenly.diagnose.samples import in_eval_mode, samples_of
 from evenly.errors import EvenlyError
 from evenly.theory.coherence import MEMORY, Coherence, of_hessians, of_stream
 
@@ -76,7 +74,7 @@ def coherence(
                 f"{name or type(layer).__name__} normalises by the batch's own statistics, so no sample has its own "
                 "gradient; build it with track_running_stats=True"
             )
-    with _in_eval_mode(model):
+    with in_eval_mode(model), torch.no_grad():
         if hessian == "exact":
             if sketch is not None:
                 raise EvenlyError(f"sketch {sketch} needs factors; leave it out or take hessian='gauss-newton'")
@@ -132,15 +130,3 @@ def _loss_of(loss: str | Loss) -> Loss:
         return 0.5 * (outputs - y).square().sum() if curvature.half else F.mse_loss(outputs, y)
 
     return measure
-
-
-@contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from evenly.diagnose.samples import in_eval_mode
+
 CHUNK = 1024
 """Samples whose loss is computed at once."""
-
-
-@contextmanager
-def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in eval mode inside, and each in its own mode again after."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def mean_loss(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> float:

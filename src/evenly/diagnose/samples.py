@@ -1,12 +1,14 @@
-"""The samples that a diagnosis looks at: any of the shapes data comes in, read into one pair of tensors."""
+"""What a diagnosis looks at: samples in any shape data comes in, and a model in eval mode, left as it was found."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from evenly.data.contract import Data, Split
@@ -72,3 +74,15 @@ def _pair(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     if len(x) == 0:
         raise EvenlyError("the data is empty; give at least one sample")
     return (x.float() / 255 if x.dtype == torch.uint8 else x), y
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Every module in eval mode inside, and each in its own mode again after."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training

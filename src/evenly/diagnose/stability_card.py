@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from evenly.diagnose.coherence import coherence
 from evenly.diagnose.gauss_newton import GaussNewton, curvature_of
-from evenly.diagnose.losses import gradient_norm, in_eval_mode, mean_loss
-from evenly.diagnose.samples import samples_of
+from evenly.diagnose.losses import gradient_norm, mean_loss
+from evenly.diagnose.samples import in_eval_mode, samples_of
 from evenly.errors import EvenlyError
 from evenly.theory.coherence import MEMORY
 from evenly.theory.stability import (

@@ -14,9 +14,9 @@ from evenly.report.phase_figure import AXIS_NAMES, OPTIMIZER_NAMES, phase_figure
 from evenly.theory.stability import PhaseDiagram
 
 HOW_TO_READ = (
-    "A minimum is stable if an optimizer that starts beside it is drawn back, and unstable if the noise of its batches, "
-    "or the step itself, throws it out ever further. Near a minimum the dynamics are linear, and the samples' Hessians "
-    "decide.",
+    "A minimum is stable if an optimizer that starts beside it is drawn back, and unstable if the noise of its "
+    "batches, or the step itself, throws it out ever further. Near a minimum the dynamics are linear, and the samples' "
+    "Hessians decide.",
     "The theorems are about the mean square over runs. Single runs are decided by the Lyapunov exponent, which is "
     "smaller: in between, most runs stay while ever fewer carry the mean square away.",
 )

@@ -1,1 +1,15 @@
 """Theorems as functions: coherence and linear stability of minima, constructed networks, growth of features."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__all__ = ["coherence", "cubic", "growth", "parity", "stability"]
+
+
+def __getattr__(name: str) -> Any:
+    """Parts are imported when they are named."""
+    if name not in __all__:
+        raise AttributeError(f"module 'evenly.theory' has no attribute {name!r}")
+    return importlib.import_module(f"evenly.theory.{name}")

@@ -96,9 +96,7 @@ class Minimum:
         whole("n", self.n, 1)
         sigma = finite("sigma", self.sigma)
         if sigma < 1 - _ROUNDING:
-            raise EvenlyError(
-                f"sigma {sigma:g} is below 1; give lambda_max(S) / max_i lambda_max(H_i), which never is"
-            )
+            raise EvenlyError(f"sigma {sigma:g} is below 1; give lambda_max(S) / max_i lambda_max(H_i), which never is")
         not_negative("largest", self.largest)
         not_negative("smallest", self.smallest)
         if self.smallest > self.largest * (1 + _ROUNDING):

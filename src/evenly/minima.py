@@ -9,6 +9,7 @@ import numpy as np
 from evenly.diagnose.stability_card import StabilityCard, judge, stability_card
 from evenly.engine.losses import single
 from evenly.errors import EvenlyError
+from evenly.experiment import as_device, reopen
 from evenly.theory.stability import Hessians
 
 
@@ -59,8 +60,6 @@ def of_run(
     device: str,
 ) -> tuple[StabilityCard, str, list[str]]:
     """The card of a finished run's weights, at its own learning rate and batch size unless others are given."""
-    from evenly.experiment import as_device, reopen
-
     run, its_data, config = reopen(folder, data)
     settings, total = config["settings"], len(its_data.train)
     notes = []
