@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,26 +14,23 @@ from evenly.experiment import as_device, reopen
 from evenly.theory.stability import Hessians
 
 
-def read(
-    target: str | Path,
-    data: str | None,
-    *,
-    lr: float | None,
-    batch_size: int | None,
-    rho: float | None,
-    samples: int,
-    seed: int,
-    device: str,
-) -> tuple[StabilityCard, str, list[str]]:
-    """The card of what a file or folder holds, its name, and what should be said beside it."""
+def read(target: str | Path, data: str | None, **asked: Any) -> tuple[StabilityCard, str, list[str]]:
+    """The card of what a file or folder holds, its name, and what should be said beside it.
+
+    Args:
+        target: an `.npz` file with Hessians, or a run's folder.
+        data: what the run was trained on, where its folder cannot say.
+        asked: the arguments of :func:`of_run`.
+    """
     path = Path(target)
     if path.suffix == ".npz":
-        if lr is None or batch_size is None:
+        settings = {name: asked[name] for name in ("lr", "batch_size", "rho")}
+        if settings["lr"] is None or settings["batch_size"] is None:
             raise EvenlyError(f"{path} does not say how it is trained; give --lr and --batch-size")
-        return judge(hessians(path), lr=lr, batch_size=batch_size, rho=rho), path.name, []
+        return judge(hessians(path), **settings), path.name, []
     if path.exists() and not path.is_dir():
         raise EvenlyError(f"{path} is neither a run's folder nor an .npz file; give one of these")
-    return of_run(path, data, lr=lr, batch_size=batch_size, rho=rho, samples=samples, seed=seed, device=device)
+    return of_run(path, data, **asked)
 
 
 def hessians(path: Path) -> Hessians:
