@@ -534,3 +534,30 @@ def test_a_model_that_cannot_be_batched_goes_sample_by_sample():
     model, x = built(lambda: Branching(4, 2)), draw(0, 5, 4)
     expected = by_definition(dense(model, "cross-entropy", x), 0.2)
     assert_same(coherence(model, "cross-entropy", (x, Y.repeat(2)[:5]), ascent=0.2, chunk=1), expected)
+
+
+class Tied(nn.Module):
+    """An autoencoder that uses its weight twice; a blank sample does not show the second use."""
+
+    def __init__(self, gate: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.l, self.gate = nn.Linear(16, 5).double(), gate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate:  # the weight is used once more for the samples that open the gate
+            return self.l(x) + (x[:, :1] > 1.5) * self.l.weight.square().sum(1)
+        return nn.functional.linear(torch.relu(self.l(x)), self.l.weight.T)
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_a_weight_that_is_reused_for_some_samples_only(gate: bool) -> None:
+    model = Tied(gate)
+    x = torch.rand(6, 16, dtype=torch.float64)
+    x[0] = 0
+    x[5, 0] = 2.0 if gate else x[5, 0]
+    model.l.bias.data.fill_(-0.01)
+    y = torch.zeros(6, 5 if gate else 16, dtype=torch.float64)
+    found, slow = coherence(model, "squared", (x, y)), coherence(model, "squared", (x, y), chunk=1)
+    torch.testing.assert_close(found.matrix, slow.matrix)
+    assert found.largest_hessian_eigenvalue == pytest.approx(slow.largest_hessian_eigenvalue)

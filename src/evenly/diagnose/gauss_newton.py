@@ -212,14 +212,27 @@ class GaussNewton:
         (pulled,) = pull((root.mT @ (root @ moved[..., None]))[..., 0])
         return pulled  # type: ignore[no-any-return]
 
+    def combined(self, signs: Tensor, start: int, stop: int) -> dict[str, Tensor]:
+        """sum_ia signs_ia (row a of A_i) over the samples from start to stop, by parameter, in one backward pass."""
+
+        def added(x: Tensor) -> dict[str, Tensor]:
+            f, pull = _pullback(lambda w: vmap(lambda one: self.outputs(w, one[None])[0])(x), self.parameters)
+            (pulled,) = pull((signs[:, :, None] * vmap(self.curvature.root)(f)).sum(1))
+            return pulled  # type: ignore[no-any-return]
+
+        return self._batched(added, self.inputs(start, stop))
+
     def _factor(self, x: Tensor) -> Tensor:
         f, pull = _pullback(lambda w: self.outputs(w, x[None])[0], self.parameters)
         (rows,) = vmap(pull)(self.curvature.root(f))
         return torch.cat([row.reshape(self.k, -1) for row in rows.values()], dim=1)
 
     def _over_samples(self, function: Callable[[Tensor], Any], start: int, stop: int) -> Any:
+        return self._batched(vmap(function), self.inputs(start, stop))
+
+    def _batched(self, function: Callable[[Tensor], Any], x: Tensor) -> Any:
         try:
-            return vmap(function)(self.inputs(start, stop))
+            return function(x)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -341,10 +354,11 @@ def _listening(layers: dict[str, nn.Linear], added: dict[str, Tensor]) -> Iterat
 
 
 def linear_layers(factors: GaussNewton, memory: int) -> LinearLayers | None:
-    """The linear layers whose weights' gradients are delta u^T and nothing else, found by trying one sample.
+    """The linear layers whose weights' gradients are delta u^T and nothing else, for every sample.
 
-    A layer that is passed twice or by a sequence, shares its weight, or whose weight is used outside of it, is left to
-    the other parameters; None where no layer remains.
+    Found by one backward pass of a random combination of all samples' rows, which the layers' own deltas and inputs must
+    reproduce. A layer that is passed twice or by a sequence, shares its weight, or whose weight is used outside of it, be
+    it for a single sample, is left to the other parameters; None where no layer remains.
     """
     names = factors.parameters.keys()
     candidates = {
@@ -365,17 +379,25 @@ def linear_layers(factors: GaussNewton, memory: int) -> LinearLayers | None:
     once = {name: layer for name, layer in candidates.items() if [len(s) for s in calls[name]] == [2]}
     if not once:
         return None
-    us, deltas = LinearLayers(factors, once, None).seen(0, 1)
-    true = dict(
-        zip(names, factors.rows(0, 1)[0].split([w.numel() for w in factors.parameters.values()], dim=1), strict=True)
-    )
-    apart = torch.finfo(factors.dtype).eps ** 0.75
+    true = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in factors.parameters.items()}
+    rebuilt = {name: torch.zeros_like(w) for name, w in true.items()}
+    draw = torch.Generator().manual_seed(0)
+    for at in range(0, factors.n, factors.wide):
+        to = min(at + factors.wide, factors.n)
+        signs = torch.randn(to - at, factors.k, generator=draw, dtype=torch.float64).to(factors.device, factors.dtype)
+        for name, gradient in factors.combined(signs, at, to).items():
+            true[name] += gradient
+        us, deltas = LinearLayers(factors, once, None).seen(at, to)
+        for name in once:
+            delta = (signs[:, :, None] * deltas[name]).sum(1)
+            rebuilt[_joined(name, "weight")] += delta.T @ us[name]
+            if _joined(name, "bias") in names:
+                rebuilt[_joined(name, "bias")] += delta.sum(0)
+    apart = torch.finfo(factors.dtype).eps ** 0.6
     layers = {}
     for name, layer in once.items():
-        weight, bias = (_joined(name, part) for part in ("weight", "bias"))
-        pairs = [(true[weight], (deltas[name][0][:, :, None] * us[name][0]).flatten(1))]
-        pairs += [(true[bias], deltas[name][0])] if bias in names else []
-        if all(float((a - b).abs().max()) <= apart * float(a.abs().max()) for a, b in pairs):
+        own = [part for part in (_joined(name, "weight"), _joined(name, "bias")) if part in names]
+        if all(float((true[w] - rebuilt[w]).abs().max()) <= apart * float(true[w].abs().max()) for w in own):
             layers[name] = layer
     if not layers:
         return None
