@@ -439,6 +439,27 @@ def test_stability_of_a_run(evenly, tmp_path):
     assert "batch size 7: stable under SGD" in done[1]
     assert json.loads((tmp_path / "card/stability.json").read_text())["rho"] == 0.1
     assert "batch size 60:" in evenly("stability", tmp_path / "run", "--out", tmp_path / "card")[1]
+    assert evenly("stability", tmp_path / "run", "--batch-size", "0", "--out", tmp_path / "card")[0] == 2
+    other = evenly("stability", "--x-values", "1", "--y-values", "1", "--out", tmp_path / "card")
+    assert other[0] == 2
+    assert "holds the stability of something else" in other[2]
+
+
+def test_a_defect_of_ours_is_not_taken_for_an_answer(evenly, tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("evenly.minima.read", broken)
+    done = evenly("stability", "x.npz", "--out", tmp_path / "out")
+    assert done[0] == 70
+    assert "ZeroDivisionError: ours" in done[2]
+
+
+def test_cards_and_diagrams_have_folders_of_their_own(evenly, tmp_path):
+    np.savez(tmp_path / "h-0.1.npz", gradients=np.eye(3))
+    assert evenly("stability", "h-0.1.npz", "--lr", "0.5", "--batch-size", "3")[0] == 0
+    assert evenly("stability", "--n", "10", "--repeats", "1", "--steps", "5")[0] == 0
+    assert {path.parent.name for path in tmp_path.rglob("stability.json")} == {"h-0.1", "phase-diagram"}
 
 
 @pytest.mark.parametrize(
@@ -455,12 +476,19 @@ def test_stability_of_a_run(evenly, tmp_path):
         (("bad.npz", "--lr", "1", "--batch-size", "2"), "not positive semidefinite: its smallest eigenvalue is -1"),
         (("text.npz", "--lr", "1", "--batch-size", "2"), "cannot be read"),
         (("text.txt",), "neither a run's folder nor an .npz file"),
+        (("nothing.npz", "--lr", "1", "--batch-size", "2"), "cannot be read"),
+        (("words.npz", "--lr", "1", "--batch-size", "2"), "are not real numbers"),
+        (("h.npz", "--lr", "1e-300", "--batch-size", "2"), "leaves no room in float64"),
+        (("h.npz", "--lr", "1", "--batch-size", "2", "--rho", "1e300"), "leaves no room in float64"),
+        (("--seed", "-1"), "seed -1 is outside 0"),
     ],
 )
 def test_stability_refuses_in_one_line(evenly, tmp_path, words, said):
     np.savez(tmp_path / "h.npz", gradients=np.eye(3))
     np.savez(tmp_path / "empty.npz", other=np.eye(3))
     np.savez(tmp_path / "bad.npz", hessians=np.stack([np.eye(2), -np.eye(2)]))
+    np.savez(tmp_path / "words.npz", gradients=np.array([["a", "b"]]))
+    (tmp_path / "nothing.npz").write_bytes(b"")
     for name in ("text.npz", "text.txt"):
         (tmp_path / name).write_text("hello")
     out = tmp_path / "out"

@@ -472,12 +472,18 @@ def test_a_finished_run_is_read_back_from_its_folder(tmp_path: Path, data: str, 
         None, data, method, seed=3, epochs=4, out=tmp_path / "run", data_options={**options, **small}, select="average"
     )
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.pt")}
+    page = (tmp_path / "run" / "report.html").stat().st_mtime_ns
     again, its_data, config = reopen(tmp_path / "run")
+    assert page == (tmp_path / "run" / "report.html").stat().st_mtime_ns
     for a, b in zip(run.model.state_dict().values(), again.model.state_dict().values(), strict=True):
         assert torch.equal(a, b)
     assert again.results == run.results
     assert config["data"]["fingerprint"] == its_data.fingerprint()
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.pt")}
+    (tmp_path / "run" / "checkpoint" / "final.pt").unlink()
+    with pytest.raises(EvenlyError, match="no finished checkpoint of the stage 'final'"):
+        reopen(tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoint" / "final.pt").exists()
 
 
 def test_what_cannot_be_read_back_is_refused(tmp_path: Path) -> None:
@@ -485,11 +491,15 @@ def test_what_cannot_be_read_back_is_refused(tmp_path: Path) -> None:
         reopen(tmp_path)
     x, y = torch.randn(20, 3), torch.arange(20) % 2
     evenly.train("mlp", (x, y), epochs=1, out=tmp_path / "own")
-    with pytest.raises(EvenlyError, match="give the data as well"):
+    with pytest.raises(EvenlyError, match="give that data as well"):
         reopen(tmp_path / "own")
     assert reopen(tmp_path / "own", (x, y))[0].results["epochs"] == 1
-    with pytest.raises(EvenlyError, match="holds another run"):
+    with pytest.raises(EvenlyError, match=r"is not what .* was trained on"):
         reopen(tmp_path / "own", (x + 1, y))
+    for damaged in ("{}", "[]", '{"data": 3}'):
+        (tmp_path / "own" / "config.json").write_text(damaged)
+        with pytest.raises(EvenlyError, match=r"is damaged|holds no finished run"):
+            reopen(tmp_path / "own", (x, y))
     evenly.train(lambda: torch.nn.Linear(3, 2), (x, y), epochs=1, out=tmp_path / "model")
     with pytest.raises(EvenlyError, match="of the user's own"):
         reopen(tmp_path / "model", (x, y))

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import textwrap
+import traceback
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -243,7 +244,7 @@ def stability(
     """
     if target is None:
         _diagram(
-            out or Path("stability"), as_json, x=x, y=y, x_values=_numbers("x-values", x_values),
+            out or Path("stability") / "phase-diagram", as_json, x=x, y=y, x_values=_numbers("x-values", x_values),
             y_values=_numbers("y-values", y_values), optimizer=optimizer, n=n, steps=steps, repeats=repeats, seed=seed,
             **_given(batch_size=batch_size, sigma=sigma, lr=lr, ascent=ascent), rho=rho, data=data,
         )  # fmt: skip
@@ -253,7 +254,8 @@ def stability(
 
     if foreign := [name for name, value in _given(sigma=sigma, ascent=ascent, optimizer=optimizer).items()]:
         raise EvenlyError(f"--{foreign[0]} is for a phase diagram; leave it out, or leave out {target}")
-    out = out or Path("stability") / Path(target).stem
+    out = out or Path("stability") / Path(target).name.removesuffix(".npz")
+    _check_out(out, str(target))
     card, name, notes = read(
         target, data, lr=lr, batch_size=batch_size, rho=rho, samples=samples, seed=seed, device=device
     )
@@ -342,6 +344,9 @@ def main() -> None:
         _stopped()
     except OSError as error:
         _fail(str(error))
+    except Exception:  # a defect of ours; its exit code must not be taken for an answer
+        traceback.print_exc()
+        sys.exit(DEFECT)
     else:
         if code == INTERRUPTED:
             _stopped()
@@ -354,6 +359,7 @@ _UsageError: type[Any] = typer.BadParameter.__bases__[
 
 
 INTERRUPTED = 130  # what typer makes of Ctrl-C
+DEFECT = 70  # of the software, by the convention of sysexits.h
 
 
 def _stopped() -> NoReturn:
@@ -393,9 +399,14 @@ def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **se
     if rho is not None or data is not None:
         which = "--rho" if rho is not None else "--data"
         raise EvenlyError(f"{which} is for a minimum; name its RUN, or give --ascent (rho/alpha) for a diagram")
-    with Progress("phase diagram") as bar:
-        diagram = phase_diagram(**settings, progress=lambda done, of: bar(done / of, ""))
-    _keep(out, diagram.to_dict())
+    _check_out(out, None)
+    try:
+        with Progress("phase diagram") as bar:
+            diagram = phase_diagram(**settings, progress=lambda done, of: bar(done / of, ""))
+    except KeyboardInterrupt:
+        print("evenly: stopped; nothing was kept", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    _keep(out, {"target": None, **diagram.to_dict()})
     save_phase_figure(diagram, out / "phase.svg")
     diagram_page(diagram, out / "stability.html")
     if as_json:
@@ -419,14 +430,22 @@ def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **se
     print(f"page: {out / 'stability.html'}")
 
 
-def _keep(out: Path, content: dict[str, Any]) -> None:
-    """Write stability.json into a folder that is new, empty or holds one already."""
-    from evenly.engine.folder import holds_something, make_folder, write_json
+def _check_out(out: Path, target: str | None) -> None:
+    """Refuse a folder that holds anything but an earlier answer about the same."""
+    from evenly.engine.folder import holds_something, read_json
 
     if out.is_file():
         raise EvenlyError(f"{out} is a file; give a folder as out")
-    if holds_something(out) and not (out / "stability.json").exists():
+    there = read_json(out / "stability.json")
+    if there is None and holds_something(out):
         raise EvenlyError(f"{out} is not empty and holds no stability.json; choose another out")
+    if there is not None and (not isinstance(there, dict) or there.get("target") != target):
+        raise EvenlyError(f"{out} holds the stability of something else; choose another out")
+
+
+def _keep(out: Path, content: dict[str, Any]) -> None:
+    from evenly.engine.folder import make_folder, write_json
+
     make_folder(out)
     write_json(out / "stability.json", content)
 

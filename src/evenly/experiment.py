@@ -92,6 +92,28 @@ def train(
             ("last", "average", "worst-group", "worst-class"), evaluate_every, model_options; anything else is an
             option of the method.
     """
+    return _train(
+        model, data, method, optimizer, seed, device, workers, budget, out, data_options, unit, progress, settings
+    )
+
+
+def _train(
+    model: Model | None,
+    data: Data | str | Path | Any,
+    method: str,
+    optimizer: str | Callable[[Any], Optimizer],
+    seed: int,
+    device: str,
+    workers: int,
+    budget: float | None,
+    out: str | Path | None,
+    data_options: dict[str, Any] | None,
+    unit: float | None,
+    progress: Callable[[float, str], None] | None,
+    settings: dict[str, Any],
+    reading: bool = False,
+) -> Run:
+    """:func:`train`; `reading` a finished run trains nothing and leaves its folder as it is."""
     seed = int(seed)
     with isolated(derive(seed, "train")):
         data = as_data(data, seed, data_options or {})
@@ -118,44 +140,56 @@ def train(
             fit = Fit(
                 plan["epochs"], builder(optimizer, **rates), find_schedule(plan["schedule"]), plan["batch_size"],
                 plan["select"], plan["evaluate_every"], budget, seed, as_device(device), workers,
-                folder=None if out is None else Folder(out, config), progress=progress or bar,
+                folder=None if out is None else Folder(out, config), progress=progress or bar, reading=reading,
             )  # fmt: skip
             run = chosen(fresh, data, fit, **options)
         run.results = _results(run, data, config, unit or erm_cost(data, plan["epochs"]))
-        if fit.folder is not None:
+        if fit.folder is not None and not reading:
             _leave_behind(run, data, config, fit.folder)
     return run
 
 
 def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[Run, Data, dict[str, Any]]:
-    """A finished run read back from its folder: the run, its data and its configuration.
+    """A finished run read back from its folder, which is left as it is: the run, its data and its configuration.
 
     Args:
         data: needed where the configuration cannot name it, as for an `.npz` file or a `Data` of the user's own.
     """
     path = Path(folder)
-    config = read_json(path / "config.json")
-    if not isinstance(config, dict) or read_json(path / "results.json") is None:
+    config, results = read_json(path / "config.json"), read_json(path / "results.json")
+    if not isinstance(config, dict) or not isinstance(results, dict):
         raise EvenlyError(f"{path} holds no finished run of evenly; give the folder that `evenly train` left behind")
-    named = dict(config["data"])
-    name = named.pop("name")
-    named.pop("fingerprint")
-    if data is None:
-        if name not in DATASETS:
-            raise EvenlyError(f"{path} was trained on {name!r}, which is not in the folder; give the data as well")
-        data = load(name, **{option: named[option] for option in ("seed", *law_options(name)) if option in named})
-    settings, method = config["settings"], config["method"]
-    if config["model"]["name"] not in MODELS or config["optimizer_settings"] or isinstance(settings["schedule"], list):
-        raise EvenlyError(
-            f"{path} was trained with a model, optimizer or schedule of the user's own; call evenly.train as then "
-            "and take its .model"
-        )
-    run = train(
-        config["model"]["name"], data, method["name"], config["optimizer"], seed=config["seed"], out=path,
-        budget=config["budget"], model_options=config["model"]["options"], progress=lambda *_: None,
-        **settings, **method["options"],
-    )  # fmt: skip
-    return run, as_data(data, config["seed"], {}), config
+    try:
+        named, settings, method, model = config["data"], config["settings"], config["method"], config["model"]
+        seed, name = config["seed"], named["name"]
+        options = {key: value for key, value in named.items() if key not in ("name", "fingerprint")}
+        if data is None:
+            if name not in DATASETS:
+                raise EvenlyError(
+                    f"{path} was trained on {name!r}, which is not in the folder; give that data as well (--data FILE)"
+                )
+            data = load(
+                name, **{option: options[option] for option in ("seed", *law_options(name)) if option in options}
+            )
+        data = as_data(data, seed, {})
+        if data.fingerprint() != named["fingerprint"]:
+            raise EvenlyError(f"the data given is not what {path} was trained on ({name}); give that")
+        data.name, data.options = name, options
+        if model["name"] not in MODELS or config["optimizer_settings"] or isinstance(settings["schedule"], list):
+            raise EvenlyError(
+                f"{path} was trained with a model, optimizer or schedule of the user's own; call evenly.train as then "
+                "and take its .model"
+            )
+        settings = {**settings, **method["options"], "model_options": model["options"]}
+        run = _train(
+            model["name"], data, method["name"], config["optimizer"], seed, "cpu", 0, config["budget"], path, None,
+            None,
+            lambda *_: None, settings, reading=True,
+        )  # fmt: skip
+    except (KeyError, TypeError, AttributeError) as error:
+        raise EvenlyError(f"{path / 'config.json'} is damaged ({error!r}); train the run again") from None
+    run.results = results
+    return run, data, config
 
 
 def _leave_behind(run: Run, data: Data, config: dict[str, Any], folder: Folder) -> None:

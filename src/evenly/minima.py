@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def hessians(path: Path) -> Hessians:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if name in ("hessians", "gradients")}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise EvenlyError(f"{path} cannot be read ({error}); give an .npz file of plain arrays") from None
     if len(arrays) != 1:
         raise EvenlyError(f"{path} must hold one of the arrays hessians (n, p, p) and gradients (n, p)")
@@ -63,17 +64,21 @@ def of_run(
     notes = []
     if settings["momentum"] and config["optimizer"] in ("sgd", "sam"):
         notes.append(f"It was trained with momentum {settings['momentum']:g}, of which the theory does not know.")
+    if config["optimizer"] not in ("sgd", "sam"):
+        notes.append(f"It was trained with {config['optimizer']}; the verdict is about plain SGD at its learning rate.")
     if settings["weight_decay"]:
         notes.append(f"Its weight decay {settings['weight_decay']:g} is left out of the curvature.")
     if settings["schedule"] != "constant" and lr is None:
         notes.append(f"Its learning rate followed a {settings['schedule']} schedule; lr is the one it began with.")
-    size = batch_size or settings["batch_size"] or total
+    if config["method"]["name"] != "erm":
+        notes.append(f"It was trained by {config['method']['name']}, and is judged on the plain training loss.")
+    own = min(settings["batch_size"] or total, total)
     card = stability_card(
         run.model.to(as_device(device)),
         "logistic" if single(run.outputs(its_data.train)) else "cross-entropy",
         its_data.train,
         lr=settings["lr"] if lr is None else lr,
-        batch_size=min(size, total) if batch_size is None else size,
+        batch_size=own if batch_size is None else batch_size,
         rho=rho if rho is not None else settings["rho"] if config["optimizer"] == "sam" else None,
         samples=samples,
         seed=seed,

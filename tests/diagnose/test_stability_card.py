@@ -89,7 +89,9 @@ def test_a_draw_of_the_examples_stands_for_all() -> None:
     assert part.lrs.stable <= part.lrs.unstable
     again = stability_card(model, "squared", (x, y + 1), lr=0.01, batch_size=5, samples=30, seed=1)
     assert again.to_dict() == part.to_dict()
-    assert "30 of 60" in str(part)
+    assert "estimated from 30 of 60 examples" in str(part)
+    assert part.to_dict()["estimated"] is True
+    assert "estimated" not in str(whole)
 
 
 def test_where_the_gradient_is_0_rho_is_that_of_sam_without_normalization() -> None:
@@ -126,10 +128,22 @@ def test_what_it_says() -> None:
     assert unstable.sentences()[0].endswith("unstable under SGD, margin 2; SAM would diverge with any rho.")
     assert unstable.stable is False
     assert dict(unstable.limits())["batch size"] == "unstable at every one"
-    assert one_eigenvalue(0.5, rho=4.0).stable is False
+    circling = one_eigenvalue(0.5, rho=4.0)
+    assert circling.stable is True
+    assert "With rho 4: unstable under SAM" in str(circling)
+    assert "circles at a distance of the order of rho" in str(circling)
     undecided = judge(Minimum(n=100, sigma=9.0, largest=2.0), lr=0.5, batch_size=5)
     assert undecided.stable is None
     assert "undecided under SGD" in str(undecided)
+    assert dict(undecided.limits())["learning rate"].startswith("stable below 0.32")
+    assert ", unstable from 1" in dict(undecided.limits())["learning rate"]
+    some = judge(Minimum(n=100, sigma=9.0, largest=2.0), lr=0.1, batch_size=5)
+    assert some.sentences()[0].startswith(
+        "At lr 0.1, batch size 5: some minima with these numbers are stable under SGD"
+    )
+    steep = judge(Minimum(n=100, sigma=9.0, largest=2.0, largest_sample=60.0), lr=3.0, batch_size=1)
+    assert "SAM would diverge with any rho" in str(steep)
+    assert dict(steep.limits())["rho of SAM"] == "unstable at every one"
     flat = judge(Minimum(n=10, sigma=1.0, largest=0.0), lr=0.5, batch_size=5)
     assert dict(flat.limits())["learning rate"] == "stable at every one"
 
@@ -161,3 +175,62 @@ def test_no_curvature_is_refused() -> None:
     model, x, y = linear_problem()
     with pytest.raises(EvenlyError, match="curvature is 0"):
         stability_card(model, "squared", (0 * x, y), lr=0.1, batch_size=2)
+
+
+class Branching(nn.Module):
+    """Control flow that vmap cannot batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.l = nn.Linear(4, 3).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.l(x) if float(x.sum()) > 0 else -self.l(x)
+
+
+def test_a_model_that_cannot_be_batched_and_labels_of_any_kind() -> None:
+    torch.manual_seed(1)
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3
+    plain = stability_card(Branching(), "cross-entropy", (x, y), lr=0.1, batch_size=2, chunk=1)
+    assert plain.lrs.exact
+    for labels in (y.int(), y[:, None], y.numpy().astype("int8")):
+        card = stability_card(Branching(), "cross-entropy", (x, labels), lr=0.1, batch_size=2, chunk=1)
+        assert card.loss == pytest.approx(plain.loss)
+        assert card.gradient_norm == pytest.approx(plain.gradient_norm)
+
+
+def test_exact_hessians_of_a_loss_of_ones_own() -> None:
+    model, x, y = linear_problem()
+    quartic = lambda f, t: (f - t).pow(4).mean() + (f - t).square().mean()  # noqa: E731
+    card = stability_card(model, quartic, (x, y), lr=0.05, batch_size=3, hessian="exact")
+    twice = judge(Hessians.rank_one(2**0.5 * x), lr=0.05, batch_size=3)
+    assert card.lrs.exact
+    assert card.lrs.unstable == pytest.approx(twice.lrs.unstable)
+
+
+class Counting(nn.Module):
+    """Writes into a buffer and into its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l = nn.Linear(4, 1).double()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count = self.count + 1
+        return self.l(x.add_(1.0))
+
+
+def test_what_a_model_writes_is_not_kept() -> None:
+    _, x, y = linear_problem()
+    model, before = Counting(), x.clone()
+    stability_card(model, "squared", (x, y), lr=0.1, batch_size=2, chunk=1)
+    assert model.count == 0
+    assert torch.equal(x, before)
+
+
+def test_far_from_a_minimum_it_says_so() -> None:
+    model, x, y = linear_problem()
+    card = stability_card(model, "squared", (x, y + 10), lr=0.05, batch_size=12)
+    assert "The mean loss is 50" in str(card)

@@ -78,14 +78,14 @@ def coherence(
         if hessian == "exact":
             if sketch is not None:
                 raise EvenlyError(f"sketch {sketch} needs factors; leave it out or take hessian='gauss-newton'")
-            return of_hessians(_exact(model, loss, x, y, chunk, memory), ascent=ascent)
+            return of_hessians(exact_hessians(model, loss, x, y, chunk, memory), ascent=ascent)
         if hessian != "gauss-newton":
             raise EvenlyError(f"hessian {hessian!r} is not known; give 'gauss-newton' or 'exact'")
         factors = GaussNewton(model, curvature_of(loss), x, y, chunk=chunk, memory=memory)
         return of_stream(factors, ascent=ascent, sketch=sketch, memory=memory, seed=seed)
 
 
-def _exact(model: nn.Module, loss: str | Loss, x: Tensor, y: Tensor, chunk: int | None, memory: int) -> Tensor:
+def exact_hessians(model: nn.Module, loss: str | Loss, x: Tensor, y: Tensor, chunk: int | None, memory: int) -> Tensor:
     """The Hessians (n, p, p) of the samples' losses."""
     parameters, others = state_of(model)
     sizes = {name: w.numel() for name, w in parameters.items()}

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -112,6 +112,8 @@ def curvature_of(loss: str | Loss) -> Curvature:
             f"the Gauss-Newton form of the loss {called} is not known; give 'squared', 'mse', 'cross-entropy' or "
             "'logistic', or hessian='exact'"
         )
+    if (ignored := getattr(loss, "ignore_index", -100)) != -100:
+        raise EvenlyError(f"{called} ignores the label {ignored}; leave those samples out of the data instead")
     if any(getattr(loss, name, None) is not None for name in ("weight", "pos_weight")):
         raise EvenlyError(f"{called} has weights, and H would not be the mean of the samples' Hessians; leave them out")
     reduction = getattr(loss, "reduction", "mean")
@@ -166,7 +168,7 @@ class GaussNewton:
 
     def inputs(self, start: int, stop: int) -> Tensor:
         """Inputs of samples, on the model's device and of its type."""
-        x = self.x[start:stop].to(self.device)
+        x = self.x[start:stop].to(self.device, copy=True)  # a model may write into what it is given
         return x.to(self.dtype) if x.is_floating_point() else x
 
     def rows(self, start: int, stop: int) -> Tensor:
@@ -220,7 +222,7 @@ class GaussNewton:
             (pulled,) = pull((signs[:, :, None] * vmap(self.curvature.root)(f)).sum(1))
             return pulled  # type: ignore[no-any-return]
 
-        return self._batched(added, self.inputs(start, stop))
+        return cast(dict[str, Tensor], self._batched(added, self.inputs(start, stop)))
 
     def _factor(self, x: Tensor) -> Tensor:
         f, pull = _pullback(lambda w: self.outputs(w, x[None])[0], self.parameters)
@@ -356,9 +358,9 @@ def _listening(layers: dict[str, nn.Linear], added: dict[str, Tensor]) -> Iterat
 def linear_layers(factors: GaussNewton, memory: int) -> LinearLayers | None:
     """The linear layers whose weights' gradients are delta u^T and nothing else, for every sample.
 
-    Found by one backward pass of a random combination of all samples' rows, which the layers' own deltas and inputs must
-    reproduce. A layer that is passed twice or by a sequence, shares its weight, or whose weight is used outside of it, be
-    it for a single sample, is left to the other parameters; None where no layer remains.
+    Found by one backward pass of a random combination of all samples' rows, which the layers' own deltas and inputs
+    must reproduce. A layer that is passed twice or by a sequence, shares its weight, or whose weight is used outside of
+    it, be it for a single sample, is left to the other parameters; None where no layer remains.
     """
     names = factors.parameters.keys()
     candidates = {

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from evenly.diagnose.samples import in_eval_mode
+from evenly.errors import EvenlyError
 
 CHUNK = 1024
 """Samples whose loss is computed at once."""
@@ -33,17 +35,23 @@ def gradient_norm(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> float:
 
 def _sums(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> Iterator[Tensor]:
     """The sum of the samples' losses, a chunk of them at a time."""
-    like = next(model.parameters())
+    weights: dict[str, Tensor] = dict(model.named_parameters())
+    buffers = {name: b.clone() for name, b in model.named_buffers()}
+    like = next(iter(weights.values()))
     for inputs, targets in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
-        outputs = model(inputs.to(like) if inputs.is_floating_point() else inputs.to(like.device)).reshape(
-            len(inputs), -1
-        )
-        yield _summed(loss, outputs, targets.to(like.device))
+        given = inputs.to(like, copy=True) if inputs.is_floating_point() else inputs.to(like.device, copy=True)
+        outputs = functional_call(model, (weights, buffers), (given,))
+        if outputs.numel() % len(inputs) or outputs.numel() < len(inputs):
+            raise EvenlyError(
+                f"the model gives {tuple(outputs.shape)} for {len(inputs)} samples; it must give (N,) or (N, outputs)"
+            )
+        yield _summed(loss, outputs.reshape(len(inputs), -1), targets.to(like.device))
 
 
 def _summed(loss: Any, f: Tensor, y: Tensor) -> Tensor:
     """The sum over samples of the losses of outputs f (n, c)."""
-    y = y.reshape(f.shape).to(f) if y.numel() == f.numel() else y
+    labels = not y.is_floating_point() and f.shape[1] > 1 and y.numel() == len(f)
+    y = y.reshape(-1).long() if labels else y.reshape(f.shape).to(f)
     n, c = f.shape
     if loss == "squared":
         return 0.5 * (f - y).square().sum()

@@ -15,12 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from evenly.diagnose.coherence import coherence
+from evenly.diagnose.coherence import coherence, exact_hessians
 from evenly.diagnose.gauss_newton import GaussNewton, curvature_of
 from evenly.diagnose.losses import gradient_norm, mean_loss
 from evenly.diagnose.samples import in_eval_mode, samples_of
@@ -36,9 +36,12 @@ from evenly.theory.stability import (
     smallest_stable_batch_size,
     verdict,
 )
+from evenly.theory.stability.settings import batch_of
 
 SAMPLES = 2000
 """Examples that are looked at unless more are asked for."""
+FITTED = 0.1
+"""Mean loss above which weights are not called a minimum without a word."""
 EXACT = 400
 """Dimensions of the samples' span up to which a network is judged exactly; the time grows with their cube."""
 
@@ -84,16 +87,38 @@ class StabilityCard:
 
     @property
     def stable(self) -> bool | None:
-        """Whether all that was asked about (SGD, and SAM where there is a rho) stays; None where that is undecided."""
-        answers = {said.answer for said in (self.sgd, self.sam) if said is not None}
-        return False if "diverges" in answers else None if "undecided" in answers else True
+        """Whether SGD stays; None where that is undecided. SAM's frozen gradient norm is no ground to say so of SAM."""
+        return {"converges": True, "diverges": False, "undecided": None}[self.sgd.answer]
+
+    @property
+    def estimated(self) -> bool:
+        """Whether a part of the training set stands for all: a single sharper sample would change the verdict."""
+        return self.examples < self.minimum.n
 
     def sentences(self) -> list[str]:
         """The verdicts in words."""
         at = f"At lr {self.lr:g}, batch size {self.batch_size}: {_judged('SGD', self.sgd)}"
-        found = [f"{at}; {_beyond(self.rhos)}."]
+        frozen = (
+            "" if self.loss is None or not self.gradient_norm else f", its gradient norm frozen at {self.alpha:.3g}"
+        )
+        found = [f"{at}; {_beyond(self.rhos)}{frozen}."]
         if self.sam is not None:
             found.append(f"With rho {self.rho:g}: {_judged('SAM', self.sam)}.")
+        if self.sam is not None and self.sam.answer == "diverges" and self.sgd.answer == "converges":
+            found.append(
+                "SAM moves uphill by rho however small the gradient is, so that near a minimum it circles at a "
+                "distance of the order of rho instead of arriving; that need not lead away."
+            )
+        if self.estimated:
+            found.append(
+                f"That is estimated from {self.examples:,} of {self.minimum.n:,} examples, of which the sharpest may "
+                "be missing; look at all of them to be sure."
+            )
+        if self.loss is not None and self.loss > FITTED:
+            found.append(
+                f"The mean loss is {self.loss:.2g}: these weights do not fit every sample, and the verdict is about "
+                "the quadratic around them."
+            )
         return found
 
     def limits(self) -> list[tuple[str, str]]:
@@ -118,8 +143,13 @@ class StabilityCard:
             *([] if top is None else [("largest lambda_max(H_i)", f"{top:.4g}")]),
             ("coherence sigma", f"{minimum.sigma:.4g}"),
             *([("SAM", "without normalization, as the gradient is 0")] if self.gradient_norm == 0 else []),
-            ("decided by", self.sgd.theorem + ("" if self.sgd.about == "this set" else f", for {self.sgd.about}")),
+            ("decided by", self._decided()),
         ]
+
+    def _decided(self) -> str:
+        if self.sgd.about == "this set":
+            return self.sgd.theorem
+        return f"{self.sgd.theorem}, for {'an estimate' if self.estimated else self.sgd.about}"
 
     def stable_lrs(self, batch_sizes: Sequence[int], ascent: float = 0.0) -> list[Threshold]:
         """Where stability ends in the learning rate, for several batch sizes."""
@@ -135,7 +165,8 @@ class StabilityCard:
         content: dict[str, Any] = {
             "lr": self.lr, "batch_size": self.batch_size, "rho": self.rho, "ascent": self.ascent,
             "examples": self.examples, "loss": self.loss, "gradient_norm": self.gradient_norm,
-            "exact": isinstance(self.judged, Hessians), "minimum": asdict(self.minimum),
+            "stable": self.stable, "exact": isinstance(self.judged, Hessians), "estimated": self.estimated,
+            "minimum": asdict(self.minimum),
             "sgd": asdict(self.sgd), "sam": None if self.sam is None else asdict(self.sam), "lrs": asdict(self.lrs),
             "batch_sizes": asdict(self.batch_sizes), "rhos": asdict(self.rhos),
         }  # fmt: skip
@@ -185,7 +216,9 @@ def stability_card(
     rho: float | None = None,
     samples: int = SAMPLES,
     seed: int = 0,
-    **options: Any,
+    hessian: Literal["gauss-newton", "exact"] = "gauss-newton",
+    chunk: int | None = None,
+    memory: int = MEMORY,
 ) -> StabilityCard:
     """Judge a network's weights as a minimum of its training loss.
 
@@ -193,8 +226,8 @@ def stability_card(
         model, loss, data: as in `evenly.coherence`; the data is the training set.
         lr, batch_size, rho: as in :func:`judge`.
         samples: look at so many examples at most, drawn with `seed`. The eigenvalues and the gradient are then those of
-            the draw, and sigma is taken to grow with the number of examples.
-        options: further options of `evenly.coherence`.
+            the draw, and sigma is taken to grow with the number of examples: an estimate, which says so.
+        hessian, chunk, memory: as in `evenly.coherence`.
     """
     x, y = samples_of(data)
     total = len(x)
@@ -203,7 +236,8 @@ def stability_card(
     if samples < total:
         chosen = torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:samples]
         x, y = x[chosen], y[chosen]
-    found = coherence(model, loss, (x, y), seed=seed, **options)
+    batch_size = batch_of(batch_size, total)
+    found = coherence(model, loss, (x, y), hessian=hessian, chunk=chunk, memory=memory)
     if found.largest_sample_eigenvalue == 0:
         raise EvenlyError(
             "every sample's curvature is 0 at these weights, so that nothing moves; train the model first"
@@ -216,7 +250,7 @@ def stability_card(
         found.largest_sample_eigenvalue,
     )
     return judge(
-        (_hessians(model, loss, x, y) if len(x) == total else None) or minimum,
+        (_hessians(model, loss, x, y, hessian, chunk, memory) if len(x) == total else None) or minimum,
         lr=lr,
         batch_size=batch_size,
         rho=rho,
@@ -227,17 +261,22 @@ def stability_card(
     )
 
 
-def _hessians(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> Hessians | None:
-    """The samples' Gauss-Newton matrices in the span of their gradients, where that has at most `EXACT` dimensions."""
+def _hessians(
+    model: nn.Module, loss: Any, x: Tensor, y: Tensor, hessian: str, chunk: int | None, memory: int
+) -> Hessians | None:
+    """The samples' Hessians, in the span of their gradients, where that has at most `EXACT` dimensions."""
     with in_eval_mode(model), torch.no_grad():
-        factors = GaussNewton(model, curvature_of(loss), x, y, memory=MEMORY)
+        if hessian == "exact":
+            p = sum(w.numel() for w in model.parameters() if w.requires_grad)
+            return Hessians.dense(exact_hessians(model, loss, x, y, chunk, memory)) if p <= EXACT else None
+        factors = GaussNewton(model, curvature_of(loss), x, y, chunk=chunk, memory=memory)
         rows = factors.n * factors.k
         if min(rows, factors.p) > EXACT:
             return None
         if factors.p <= rows:
             return Hessians.factors(factors.rows(0, factors.n))
         gram = torch.empty(rows, rows, dtype=torch.float64)
-        for i, j, block in factors.products(MEMORY):
+        for i, j, block in factors.products(memory):
             across, down = (slice(part.start * factors.k, part.stop * factors.k) for part in (i, j))
             gram[across, down], gram[down, across] = block.cpu(), block.T.cpu()
     squares, vectors = torch.linalg.eigh(gram)
@@ -245,6 +284,8 @@ def _hessians(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> Hessians | N
 
 
 def _judged(name: str, said: Verdict) -> str:
+    if said.answer == "converges" and said.about == "some set":
+        return f"some minima with these numbers are stable under {name}, margin {said.margin:.3g}"
     if said.answer == "undecided":
         return f"undecided under {name} (the nearest theorem came to {said.margin:.2g} of what it needs)"
     return f"{'stable' if said.answer == 'converges' else 'unstable'} under {name}, margin {said.margin:.3g}"
@@ -272,6 +313,8 @@ def _range(found: Threshold, stable: str, unstable: str, downwards: bool = False
         parts.append("stable at every one" if found.stable == math.inf else f"{stable} {found.stable:.4g}")
     if 0 < found.unstable < math.inf:
         parts.append(f"{unstable} {found.unstable:.4g}")
+    elif found.unstable == 0 and not downwards:
+        parts.append("unstable at every one")
     return ", ".join(parts) or "no theorem decides"
 
 

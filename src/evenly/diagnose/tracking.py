@@ -51,14 +51,14 @@ class CoherenceTracker:
         self._calls = 0
 
     def __call__(self, model: nn.Module, step: int | None = None) -> dict[str, float]:
-        """Record if the step is due; calls count from 1 where none is given. Returns the row less the step, or {}."""
+        """Record if the step is due; calls count from 1 where none is given. Returns what is finite."""
         self._calls += 1
         step = self._calls if step is None else step
         if step % self.every:
             return {}
         row = self._measured(model)
         self.history.append({"step": step, **row})
-        return row
+        return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def _measured(self, model: nn.Module) -> dict[str, float]:
         with isolated():

@@ -65,6 +65,7 @@ class Fit:
         evaluate_every: epochs between looks at the validation set (the last epoch is always looked at); None: no look.
         budget: stop after the step that reaches this many example-gradients, instead of after `epochs`.
         folder: where metrics and checkpoints go; None keeps nothing.
+        reading: only read back what is finished; refuse to train.
     """
 
     epochs: int
@@ -79,6 +80,7 @@ class Fit:
     workers: int = 0
     folder: Folder | None = None
     progress: Callable[[float, str], None] = lambda share, note: None
+    reading: bool = False
 
     def __post_init__(self) -> None:
         if self.select not in RULES:
@@ -180,6 +182,9 @@ class _Loop:
 
     def run(self) -> Run:
         self._resume()
+        if self.fit.reading and not self.finished:
+            where = "this folder" if self.fit.folder is None else self.fit.folder.path
+            raise EvenlyError(f"{where} has no finished checkpoint of the stage {self.stage!r}; train it again")
         with isolated():
             while not self.finished:
                 self._one_epoch()

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenly.errors import EvenlyError
+from evenly.theory.coherence import of_gradients
 from evenly.theory.stability import (
     Hessians,
     Minimum,
@@ -235,6 +237,7 @@ def test_a_minimum_from_a_coherence_and_from_hessians():
         largest_hessian_eigenvalue=3.0,
         smallest_hessian_eigenvalue=-1e-17,
         largest_sample_eigenvalue=8.0,
+        ascent=0.0,
     )
     assert Minimum.of(coherence) == Minimum(5, 2.0, 3.0, 0.0, 8.0)
 
@@ -277,3 +280,9 @@ def test_hessians_of_higher_rank_may_have_a_measure_above_n() -> None:
     assert minimum.sigma == pytest.approx(2 * 3**0.5)
     assert verdict(minimum, 1.9, 2).answer == "converges"
     assert verdict(minimum, 2.1, 2).answer == "diverges"
+
+
+def test_a_coherence_under_sam_is_not_counted_twice() -> None:
+    found = of_gradients(torch.eye(3, dtype=torch.float64), ascent=0.5)
+    with pytest.raises(EvenlyError, match=r"computed with ascent 0\.5"):
+        Minimum.of(found)

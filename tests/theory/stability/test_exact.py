@@ -234,7 +234,7 @@ def infinite(stack):
         (lambda: Hessians.diagonal(np.ones((0, 2))), r"diagonals of shape \(0, 2\) cannot be used"),
         (lambda: Hessians.rank_one([1.0]), r"gradients of shape \(1,\) cannot be used; give \(n, p\)"),
         (lambda: Hessians.factors(np.ones((2, 3))), r"factors of shape \(2, 3\) cannot be used; give \(n, k, p\)"),
-        (lambda: Hessians.rank_one([[1.0], [math.nan]]), "factors: sample 1 has entries that are not finite"),
+        (lambda: Hessians.rank_one([[1.0], [math.nan]]), "gradients: sample 1 has entries that are not finite"),
         (lambda: quadratic(5, 6), r"sigma 6 is outside 1\.\.5; give a whole number from 1 to 5 \(n\)"),
         (lambda: quadratic(5, 2, -1.0), "largest -1 is not above 0"),
         (lambda: mean_square_lr(quadratic(5, 2), 6), r"batch size 6 is outside 1\.\.5; .* \(the number of examples\)"),
@@ -259,3 +259,35 @@ def test_single_precision_is_forgiven_its_rounding():
     assert Hessians.dense(stack).values.dtype == np.float64
     with pytest.raises(EvenlyError, match="not symmetric"):
         Hessians.dense(stack.double())
+
+
+@pytest.mark.parametrize("spread", [2, 4])
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.1])
+def test_growth_where_curvatures_lie_far_apart(spread: int, share: float) -> None:
+    gradients = np.random.default_rng(0).standard_normal((12, 8)) * np.logspace(0, -spread, 8)
+    hessians = Hessians.rank_one(gradients)
+    lr = share * mean_square_lr(hessians, 3)
+    dense = np.stack([np.outer(g, g) for g in gradients])
+    J = np.eye(8) - lr * dense.mean(0)
+    step = np.kron(J, J) + lr**2 * (1 / 3 - 1 / 12) / 12 * sum(np.kron(h, h) for h in dense)
+    assert mean_square_growth(hessians, lr, 3) == pytest.approx(np.linalg.eigvalsh(step)[-1], abs=1e-12)
+    assert (mean_square_growth(hessians, lr, 3) < 1) == (share < 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (1j * np.ones((2, 2)), "are not real numbers"),
+        (np.array([["a", "b"]]), "are not real numbers"),
+        (1e90 * np.ones((2, 2)), "measure in other units"),
+        (1e-90 * np.ones((2, 2)), "measure in other units"),
+    ],
+)
+def test_arrays_that_cannot_be_computed_with(values: np.ndarray, said: str) -> None:
+    with pytest.raises(EvenlyError, match=said):
+        Hessians.rank_one(values)
+
+
+def test_each_hessian_is_judged_by_its_own_size() -> None:
+    with pytest.raises(EvenlyError, match="Hessian 1 is not positive semidefinite"):
+        Hessians.dense(np.stack([1e10 * np.eye(2), -np.eye(2)]))

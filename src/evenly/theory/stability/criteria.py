@@ -71,6 +71,8 @@ class CoherenceNumbers(Protocol):
     def smallest_hessian_eigenvalue(self) -> float: ...
     @property
     def largest_sample_eigenvalue(self) -> float: ...
+    @property
+    def ascent(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,11 @@ class Minimum:
             h, _ = source.on_range()
             sigma = float(np.linalg.eigvalsh(source.coherence())[-1]) / m
             return cls(source.n, sigma, float(h.max()), float(h.min()), m)
+        if source.ascent:
+            raise EvenlyError(
+                f"the coherence was computed with ascent {source.ascent:g}, and the criteria would count it again; "
+                "give that of ascent 0"
+            )
         return cls(
             int(source.n),
             float(source.measure),

@@ -22,6 +22,8 @@ Kind = Literal["dense", "factors", "diagonal"]
 
 _RANGE = 1e-12
 """Eigenvalues of H below this share of the largest count as 0."""
+SMALLEST, LARGEST = 1e-60, 1e60
+"""Between these the largest entry must lie, so that products of a few stay finite."""
 _COLUMNS = 8192
 """Factors are converted to float64 so many columns at a time."""
 
@@ -42,28 +44,25 @@ class Hessians:
         values, slack = _array("Hessians", hessians, 3, "(n, p, p)")
         if values.shape[1] != values.shape[2]:
             raise EvenlyError(f"Hessians of shape {values.shape} are not square; give (n, p, p)")
-        scale = float(np.abs(values).max())
+        scale = np.abs(values).max(axis=(1, 2))
         skew = np.abs(values - values.transpose(0, 2, 1)).max(axis=(1, 2))
-        if skew.max() > slack * scale:
-            i = int(skew.argmax())
+        if (skew > slack * scale).any():
+            i = int((skew - slack * scale).argmax())
             raise EvenlyError(
                 f"Hessian {i} is not symmetric: entries differ from their mirror image by up to {skew[i]:.3g}; "
                 "give (H + H^T)/2 if that is rounding"
             )
         values = (values + values.transpose(0, 2, 1)) / 2
         smallest = np.linalg.eigvalsh(values)[:, 0]
-        if smallest.min() < -slack * scale:
-            i = int(smallest.argmin())
+        if (smallest < -slack * scale).any():
+            i = int((smallest + slack * scale).argmin())
             raise EvenlyError(_not_psd(i, float(smallest[i])))
         return cls("dense", values)
 
     @classmethod
     def rank_one(cls, gradients: Any) -> Hessians:
         """From (n, p) gradients: H_i = g_i g_i^T, as for squared loss at zero loss (scale g_i by the loss's factor)."""
-        rows = _numbers(gradients)
-        if rows.ndim != 2:
-            raise EvenlyError(f"gradients of shape {rows.shape} cannot be used; give (n, p)")
-        return cls.factors(rows[:, None])
+        return cls.factors(_checked("gradients", gradients, 2, "(n, p)")[:, None])
 
     @classmethod
     def factors(cls, factors: Any) -> Hessians:
@@ -71,13 +70,7 @@ class Hessians:
 
         Only the Gram matrix of their n k rows matters, so p columns are at once reduced to at most n k by a rotation.
         """
-        rows = _numbers(factors)
-        if rows.ndim != 3 or 0 in rows.shape:
-            raise EvenlyError(f"factors of shape {rows.shape} cannot be used; give (n, k, p)")
-        if not np.isfinite(rows).all():
-            raise EvenlyError(
-                f"factors: sample {_first_bad(rows)} has entries that are not finite; leave it out or mend it"
-            )
+        rows = _checked("factors", factors, 3, "(n, k, p)")
         n, k, p = rows.shape
         return cls("factors", _reduced(rows.reshape(n * k, p)).reshape(n, k, -1))
 
@@ -177,21 +170,40 @@ def _float64(values: Any) -> Array:
     return np.asarray(values, dtype=np.float64)
 
 
-def _numbers(values: Any) -> np.ndarray[Any, Any]:
-    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+def _numbers(name: str, values: Any) -> np.ndarray[Any, Any]:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in "fiub":
+        raise EvenlyError(f"{name} are not real numbers (they are {array.dtype}); give an array of them")
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
 def _array(name: str, values: Any, dimensions: int, shape: str) -> tuple[Array, float]:
     """The values in float64, and what counts as rounding in the precision they came in."""
-    array = _numbers(values)
+    array = _checked(name, values, dimensions, shape)
+    return _float64(array), float(np.finfo(array.dtype).eps) ** 0.5
+
+
+def _checked(name: str, values: Any, dimensions: int, shape: str) -> np.ndarray[Any, Any]:
+    """The values in the precision they came in."""
+    array = _numbers(name, values)
     if array.ndim != dimensions or 0 in array.shape:
         raise EvenlyError(f"{name} of shape {array.shape} cannot be used; give {shape}")
     if not np.isfinite(array).all():
         raise EvenlyError(
             f"{name}: sample {_first_bad(array)} has entries that are not finite; leave it out or mend it"
         )
-    return _float64(array), float(np.finfo(array.dtype).eps) ** 0.5
+    largest = float(np.abs(array).max())
+    if largest and not SMALLEST < largest < LARGEST:
+        raise EvenlyError(
+            f"{name}: the largest entry is {largest:.3g}, and its powers leave float64's range; measure in other units"
+        )
+    return array
 
 
 def _first_bad(array: np.ndarray[Any, Any]) -> int:

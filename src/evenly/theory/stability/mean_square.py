@@ -11,8 +11,9 @@ eigenvalue. It is below 1 if and only if, as quadratic forms on symmetric matric
 
 So the largest stable learning rate and the smallest stable batch size are each one eigenvalue, found by Lanczos steps
 without a p^2 x p^2 matrix; and since C falls in c, a minimum that is stable for some ascent is so for any smaller one.
-For c = 0 the learning rate is that of Mulayoff and Michaeli (2024). All this is about the mean square: single
-runs may well converge where their mean square diverges (:mod:`~evenly.theory.stability.lyapunov`).
+All this is about batches that each sample joins with probability B/n by itself, as in the theorems; Mulayoff and
+Michaeli (2024) have the same for batches of exactly B, whose noise is smaller where samples are alike. And it is about the mean square: single runs may well converge where their mean square diverges
+(:mod:`~evenly.theory.stability.lyapunov`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from evenly.theory.stability.settings import ascent_of, batch_of, positive
 
 _RESIDUAL = 1e-11
 _ITERATIONS = 1000
+SMALL = 45
+"""Dimensions up to which the growth is read off the whole matrix of its map, about a thousand wide."""
 
 
 def mean_square_growth(hessians: Hessians, lr: float, batch_size: int, *, ascent: float = 0.0) -> float:
@@ -49,7 +52,10 @@ def mean_square_growth(hessians: Hessians, lr: float, batch_size: int, *, ascent
     def grown(M: Array) -> Array:
         return deterministic * M + noise * inside * on_range.sandwich(inside * M)
 
-    return _largest_eigenvalue(grown, np.eye(len(h)))
+    if len(h) <= SMALL:
+        return _largest_of_all(grown, len(h))
+    # below the threshold the eigenvalues crowd under 1, and the last digits would take very many steps
+    return _largest_eigenvalue(grown, np.eye(len(h)), residual=1e-7)
 
 
 def mean_square_lr(hessians: Hessians, batch_size: int, *, ascent: float = 0.0) -> float:
@@ -135,7 +141,7 @@ def _critical_lr(h: Array, on_range: Hessians, noise: float, c: float) -> float:
     return 1 / spread
 
 
-def _largest_eigenvalue(operator: Callable[[Array], Any], start: Array) -> float:
+def _largest_eigenvalue(operator: Callable[[Array], Any], start: Array, residual: float = _RESIDUAL) -> float:
     """The largest eigenvalue of a self-adjoint positive map on symmetric matrices, by Lanczos steps.
 
     `start` must not be orthogonal to the eigenvector; any positive definite matrix will do where that is semidefinite.
@@ -151,10 +157,22 @@ def _largest_eigenvalue(operator: Callable[[Array], Any], start: Array) -> float
         if iteration < 30 or iteration % 10 == 0 or beside[-1] == 0:
             tridiagonal = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
             values, vectors = np.linalg.eigh(tridiagonal)
-            if beside[-1] * abs(vectors[-1, -1]) <= _RESIDUAL * abs(values[-1]):
+            if beside[-1] * abs(vectors[-1, -1]) <= residual * abs(values[-1]):
                 return float(values[-1])
         before, vector = vector, image / beside[-1]
     raise EvenlyError(
-        f"the stability eigenvalue did not settle in {_ITERATIONS} Lanczos steps; the Hessians are too badly scaled: "
-        "leave out directions of very small curvature"
+        f"the eigenvalue did not settle in {_ITERATIONS} Lanczos steps, as the curvatures lie too far apart; for "
+        "growth ask verdict or largest_stable_lr instead, or leave out directions of very small curvature"
     )
+
+
+def _largest_of_all(operator: Callable[[Array], Any], size: int) -> float:
+    """The same from the whole matrix of the map, on an orthonormal basis of the symmetric (size, size) matrices."""
+    rows, columns = np.triu_indices(size)
+    weight = np.where(rows == columns, 1.0, math.sqrt(2.0))
+    images = np.empty((len(rows), len(rows)))
+    for index, (a, b) in enumerate(zip(rows, columns, strict=True)):
+        basis = np.zeros((size, size))
+        basis[a, b] = basis[b, a] = 1 / weight[index]
+        images[index] = operator(basis)[rows, columns] * weight
+    return float(np.linalg.eigvalsh((images + images.T) / 2)[-1])

@@ -119,7 +119,7 @@ def phase_diagram(
 
     Args:
         x, y: the two that vary; the others are as given.
-        x_values, y_values: their values; left out, those of `AXES`.
+        x_values, y_values: their values; left out, those of `AXES`, up to n.
         ascent: c = rho/alpha of SAM.
         optimizer: "sgd", "random_perturbation" or "sam"; left out, SAM where there is an ascent.
         largest: lambda_max(H), whatever sigma is.
@@ -141,7 +141,8 @@ def phase_diagram(
         "lr": lambda value: positive("lr", value),
         "ascent": lambda value: ascent_of(optimizer, value),
     }
-    across, up = _values(x, x_values, checks[x]), _values(y, y_values, checks[y])
+    across, up = _values(x, n, x_values, checks[x]), _values(y, n, y_values, checks[y])
+    seed = whole("seed", seed, 0)
     fixed: dict[str, Any] = {"batch_size": batch_size, "sigma": sigma, "lr": lr, "ascent": ascent}
     fixed = {name: checks[name](value) for name, value in fixed.items() if name not in (x, y)}
     optimizer = optimizer or ("sam" if "ascent" in (x, y) or fixed["ascent"] > 0 else "sgd")
@@ -179,8 +180,13 @@ def _minimum(n: int, sigma: int, largest: float) -> Minimum:
     return Minimum(n, float(sigma), largest, largest if sigma == n else largest / sigma)
 
 
-def _values(axis: str, given: Sequence[float] | None, check: Callable[[Any], float]) -> tuple[float, ...]:
-    values = AXES[axis] if given is None else tuple(np.asarray(given).ravel().tolist())
+def _values(axis: str, n: int, given: Sequence[float] | None, check: Callable[[Any], float]) -> tuple[float, ...]:
+    bounded = axis in ("batch_size", "sigma")
+    values = (
+        tuple(value for value in AXES[axis] if not bounded or value <= n)
+        if given is None
+        else tuple(np.asarray(given).ravel().tolist())
+    )
     if not values:
         raise EvenlyError(f"the axis {axis!r} has no values; give at least one")
     return tuple(check(value) for value in values)

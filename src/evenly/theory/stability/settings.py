@@ -8,6 +8,8 @@ from typing import Any
 
 from evenly.errors import EvenlyError, unknown
 
+SMALLEST, LARGEST = 1e-100, 1e100
+"""Numbers that are given lie between these, or are 0."""
 OPTIMIZERS = ("sgd", "random_perturbation", "sam")
 """Those whose linear dynamics the theorems speak of."""
 
@@ -16,7 +18,10 @@ def finite(name: str, value: Any) -> float:
     """A real number that is neither infinite nor missing."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise EvenlyError(f"{name} {value!r} is not a finite number; give one")
-    return float(value)
+    number = float(value)
+    if number and not SMALLEST <= abs(number) <= LARGEST:
+        raise EvenlyError(f"{name} {number:g} leaves no room in float64 to compute with; give one of a usual size")
+    return number
 
 
 def positive(name: str, value: Any) -> float:
