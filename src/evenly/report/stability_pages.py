@@ -17,8 +17,8 @@ HOW_TO_READ = (
     "A minimum is stable if an optimizer that starts beside it is drawn back, and unstable if the noise of its "
     "batches, or the step itself, throws it out ever further. Near a minimum the dynamics are linear, and the samples' "
     "Hessians decide.",
-    "A batch is taken to hold each sample with probability B/n, as in the theorems. Batches of exactly B make less noise "
-    "where samples are alike, so that real training may stay where this says that it cannot.",
+    "A batch is taken to hold each sample with probability B/n, as in the theorems. Batches of exactly B make less "
+    "noise where samples are alike, so that real training may stay where this says that it cannot.",
     "The theorems are about the mean square over runs. Single runs are decided by the Lyapunov exponent, which is "
     "smaller: in between, most runs stay while ever fewer carry the mean square away.",
 )

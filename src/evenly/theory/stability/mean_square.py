@@ -12,7 +12,8 @@ eigenvalue. It is below 1 if and only if, as quadratic forms on symmetric matric
 So the largest stable learning rate and the smallest stable batch size are each one eigenvalue, found by Lanczos steps
 without a p^2 x p^2 matrix; and since C falls in c, a minimum that is stable for some ascent is so for any smaller one.
 All this is about batches that each sample joins with probability B/n by itself, as in the theorems; Mulayoff and
-Michaeli (2024) have the same for batches of exactly B, whose noise is smaller where samples are alike. And it is about the mean square: single runs may well converge where their mean square diverges
+Michaeli (2024) have the same for batches of exactly B, whose noise is smaller where samples are alike. And it is about
+the mean square: single runs may well converge where their mean square diverges
 (:mod:`~evenly.theory.stability.lyapunov`).
 """
 
