@@ -275,7 +275,7 @@ def test_a_loss_that_is_not_finite_keeps_the_folder(evenly, mine, tmp_path):
 
 @pytest.mark.parametrize(
     ("verb", "names"),
-    [("methods", set(METHODS)), ("datasets", {*DATASETS, "FILE.npz"}), ("models", set(MODELS))],
+    [("methods", set(METHODS)), ("datasets", {*DATASETS, "FILE.npz", "FOLDER"}), ("models", set(MODELS))],
 )
 def test_lists(evenly, verb, names):
     code, out, err = evenly(verb)

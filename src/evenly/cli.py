@@ -303,6 +303,7 @@ def datasets(as_json: Json = False) -> None:
     rows = {
         name: _with_options((law.__doc__ or "").splitlines()[0], law_options(name)) for name, law in DATASETS.items()
     }
+    rows["FOLDER"] = "your own images: a folder for each class, or a file metadata.csv with file, label[, split, ...]"
     rows["FILE.npz"] = "your own arrays: x (N, ...), y (N,), optionally groups (N,) and split (N,)"
     _list(rows, as_json)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from evenly import EvenlyError
 from evenly.data import DATASETS, load
@@ -145,8 +146,32 @@ def test_unknown_names_and_options_are_met_with_the_nearest(tmp_path: Path) -> N
         load(saved(tmp_path, **arrays()), n=3)
 
 
-@pytest.mark.parametrize("name", DATASETS)
-def test_every_named_set_says_what_it_is_and_how_it_was_made(name: str) -> None:
+IMAGES = ("cifar10", "cifar100", "stl10", "cinic10", "tiny-imagenet", "mnist", "fashion-mnist")
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_image_sets_say_where_they_were_looked_for(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("EVENLY_DATA", raising=False)
+    with pytest.raises(EvenlyError, match=rf"no folder is given for {name} .*EVENLY_DATA"):
+        load(name)
+    with pytest.raises(EvenlyError, match=str(tmp_path)):
+        load(name, folder=str(tmp_path))
+
+
+def test_a_folder_of_images_is_loaded_by_its_path(tmp_path: Path) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        for i in range(5):
+            Image.new("RGB", (8, 8), (20 * i, 0, 0)).save(tmp_path / label / f"{i}.png")
+    data = load(tmp_path, seed=1, size=4)
+    assert data.train.example_shape == (3, 4, 4)
+    assert data.classes == 2
+    with pytest.raises(EvenlyError, match="no option of a folder of images is called 'sise'"):
+        load(tmp_path, sise=4)
+
+
+@pytest.mark.parametrize("name", [name for name in DATASETS if name not in IMAGES])
+def test_every_named_law_says_what_it_is_and_how_it_was_made(name: str) -> None:
     data = load(name, seed=2)
     assert data.name == name
     assert DATASETS[name].__doc__

@@ -121,18 +121,23 @@ def test_convnet_takes_images_of_any_size(size: tuple[int, int], batch_norm: boo
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-SHAPES: dict[str, tuple[int, ...]] = {
-    "cubic-cnn": (3, 50),
-    "cubic-cnn-bias": (3, 50),
-    "convnet": (1, 8, 8),
-    "mlp": (5,),
+SHAPES: dict[str, tuple[int, ...]] = {"cubic-cnn": (3, 50), "cubic-cnn-bias": (3, 50), "mlp": (5,)}
+NARROW: dict[str, dict[str, Any]] = {
+    "preact_resnet18": {"width": 4},
+    "preact_resnet34": {"width": 4},
+    "vgg19": {"stages": ((4, 1), (8, 1))},
+    "densenet121": {"growth": 4},
+    "vit_s": {"width": 16, "hidden": 16},
+    "resnet18": {"width": 4},
+    "resnet50": {"width": 4},
 }
+"""Options that make the large ones small."""
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_seed_alone_decides_the_weights_of_a_named_model(name: str) -> None:
     def weights(seed: int) -> Tensor:
-        fresh, called = factory(name, SHAPES.get(name, (5,)), 2, seed)
+        fresh, called = factory(name, SHAPES.get(name, (1, 32, 32)), 2, seed, **NARROW.get(name, {}))
         assert called == name
         first, second = (nn.utils.parameters_to_vector(fresh().parameters()) for _ in range(2))
         assert torch.equal(first, second)
@@ -142,6 +147,11 @@ def test_the_seed_alone_decides_the_weights_of_a_named_model(name: str) -> None:
     torch.rand(5)
     assert torch.equal(weights(3), first)
     assert not torch.equal(weights(4), first)
+
+
+@pytest.mark.parametrize(("asked", "listed"), [("preact-resnet18", "preact_resnet18"), ("cubic_cnn", "cubic-cnn")])
+def test_hyphens_and_underscores_are_the_same(asked: str, listed: str) -> None:
+    assert factory(asked, (3, 32, 32), 2, 0)[1] == listed
 
 
 @pytest.mark.parametrize("model", ["mlp", lambda: nn.Sequential(nn.Linear(5, 2), nn.Dropout())])

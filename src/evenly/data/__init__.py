@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evenly.data import images
 from evenly.data.arrays import npz
 from evenly.data.contract import Data, Split
 from evenly.data.digits import partial_digits, shortcut_digits
@@ -32,11 +33,18 @@ DATASETS: dict[str, Callable[..., Data]] = {
     "spurious-patches": spurious_patches,
     "shortcut-digits": shortcut_digits,
     "partial-digits": partial_digits,
+    "cifar10": images.cifar10,
+    "cifar100": images.cifar100,
+    "stl10": images.stl10,
+    "cinic10": images.cinic10,
+    "tiny-imagenet": images.tiny_imagenet,
+    "mnist": images.mnist,
+    "fashion-mnist": images.fashion_mnist,
 }
 
 
 def load(source: str | Path, seed: int = 0, **options: Any) -> Data:
-    """A data set by its name in `DATASETS`, drawn with this seed, or from an `.npz` file."""
+    """A data set by its name in `DATASETS`, from an `.npz` file, or from a folder of images."""
     name = str(source)
     if name.endswith(".npz"):
         if options:
@@ -44,6 +52,10 @@ def load(source: str | Path, seed: int = 0, **options: Any) -> Data:
                 f"option {next(iter(options))!r} does not apply to a file; the arrays are used as they are"
             )
         return npz(name, seed=seed)
+    if name not in DATASETS and Path(source).is_dir():
+        kinds = kinds_of(images.image_folder)
+        known = {option: kinds[option] for option in options_of(images.image_folder, leave_out=("path", "seed"))}
+        return images.image_folder(source, **checked("option of a folder of images", options, known), seed=seed)
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
     law, kinds, defaults = DATASETS[name], kinds_of(DATASETS[name]), law_options(name)

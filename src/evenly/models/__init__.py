@@ -5,16 +5,29 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from evenly.errors import EvenlyError, unknown
+from evenly.models import densenet, vgg
 from evenly.models.cubic import CubicCNN
-from evenly.models.small import MLP, ConvNet
+from evenly.models.densenet import DenseNet
+from evenly.models.libraries import from_library
+from evenly.models.mobilenet import MobileNetV2
+from evenly.models.preact_resnet import PreActResNet
+from evenly.models.resnet import Bottleneck, ResNet
+from evenly.models.small import MLP, ConvNet, ThreeConvNet
+from evenly.models.vgg import VGG
+from evenly.models.vit import ViT
+from evenly.models.weights import Loaded, load_weights
 from evenly.randomness import derive, isolated
 
-__all__ = ["MLP", "MODELS", "ConvNet", "CubicCNN", "factory"]
+__all__ = [
+    "MLP", "MODELS", "RECIPES", "VGG", "ConvNet", "CubicCNN", "DenseNet", "Loaded", "MobileNetV2", "PreActResNet",
+    "ResNet", "ThreeConvNet", "ViT", "factory", "load_weights",
+]  # fmt: skip
 
 Shape = tuple[int, ...]
 
@@ -35,10 +48,63 @@ def _mlp(shape: Shape, classes: int, **options: Any) -> nn.Module:
     return MLP(math.prod(shape), classes, **options)
 
 
-def _convnet(shape: Shape, classes: int, **options: Any) -> nn.Module:
+def _mlp_512(shape: Shape, classes: int, **options: Any) -> nn.Module:
+    settings: dict[str, Any] = {"hidden": (512, 512), "dropout": 0.1} | options
+    return MLP(math.prod(shape), classes, **settings)
+
+
+def _images(name: str, shape: Shape, least: int = 1) -> int:
+    """The number of channels of images (C, H, W); refused where inputs are no images or too small for the network."""
     if len(shape) != 3:
-        raise EvenlyError(f"convnet takes images (C, H, W), not inputs {shape}; use mlp")
-    return ConvNet(shape[0], classes, **options)
+        raise EvenlyError(f"{name} takes images (C, H, W), not inputs {shape}; use mlp")
+    if min(shape[1:]) < least:
+        raise EvenlyError(
+            f"{name} takes images of {least}x{least} or more, not {shape[1]}x{shape[2]}; enlarge them or use convnet"
+        )
+    return shape[0]
+
+
+def _convnet(shape: Shape, classes: int, **options: Any) -> nn.Module:
+    return ConvNet(_images("convnet", shape), classes, **options)
+
+
+def _convnet_3(shape: Shape, classes: int, **options: Any) -> nn.Module:
+    _images("convnet_3", shape)
+    return ThreeConvNet(shape, classes, **options)
+
+
+def _preact_resnet18(shape: Shape, classes: int, **options: Any) -> nn.Module:
+    return PreActResNet(_images("preact_resnet18", shape), classes, (2, 2, 2, 2), **options)
+
+
+def _preact_resnet34(shape: Shape, classes: int, **options: Any) -> nn.Module:
+    return PreActResNet(_images("preact_resnet34", shape), classes, (3, 4, 6, 3), **options)
+
+
+def _vgg19(shape: Shape, classes: int, **options: Any) -> nn.Module:
+    return VGG(_images("vgg19", shape, vgg.LEAST_SIDE), classes, **options)
+
+
+def _densenet121(shape: Shape, classes: int, **options: Any) -> nn.Module:
+    least = densenet.LEAST_SIDE.get(options.get("stem", "cifar"), 1)
+    return DenseNet(_images("densenet121", shape, least), classes, **options)
+
+
+def _vit_s(shape: Shape, classes: int, **options: Any) -> nn.Module:
+    _images("vit_s", shape)
+    return ViT(shape, classes, **options)
+
+
+def _resnet18(shape: Shape, classes: int, **options: Any) -> nn.Module:
+    return ResNet(_images("resnet18", shape), classes, **options)
+
+
+def _resnet50(shape: Shape, classes: int, **options: Any) -> nn.Module:
+    return ResNet(_images("resnet50", shape), classes, Bottleneck, (3, 4, 6, 3), **options)
+
+
+def _mobilenet_v2(shape: Shape, classes: int, **options: Any) -> nn.Module:
+    return MobileNetV2(_images("mobilenet_v2", shape), classes, **options)
 
 
 MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
@@ -51,8 +117,47 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
         "the same with a bias, uniform initialisation x 0.1 (code of Deng et al. 2023)",
     ),
     "mlp": (_mlp, "multilayer perceptron, 64-64, ReLU"),
+    "mlp_512": (_mlp_512, "3-layer perceptron, 512-512, ReLU, dropout 0.1 (Nguyen et al. 2024)"),
     "convnet": (_convnet, "two convolutions and a hidden layer, for small images"),
+    "convnet_3": (_convnet_3, "three convolutions of stride 2 and a linear layer (Springer et al. 2024)"),
+    "preact_resnet18": (_preact_resnet18, "pre-activation ResNet-18 for small images, 11M weights (He et al. 2016b)"),
+    "preact_resnet34": (_preact_resnet34, "pre-activation ResNet-34 for small images, 21M weights (He et al. 2016b)"),
+    "vgg19": (_vgg19, "VGG-19 with BatchNorm and a linear head, 20M weights, images of 32x32 or more"),
+    "densenet121": (_densenet121, "DenseNet-121, growth 32, 7M weights; stem cifar (default) or imagenet"),
+    "vit_s": (_vit_s, "vision transformer, 768 wide, depth 8, patches of 4, 41M weights (Nguyen et al. 2024)"),
+    "resnet18": (_resnet18, "ResNet-18 as in torchvision, 11M weights, for fine-tuning on larger images"),
+    "resnet50": (_resnet50, "ResNet-50 as in torchvision, 24M weights, for fine-tuning on larger images"),
+    "mobilenet_v2": (_mobilenet_v2, "MobileNetV2 as in torchvision, 2M weights, for fine-tuning on larger images"),
 }
+
+_NGUYEN = {
+    "epochs": 200, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "schedule": "step", "rho": 0.1,
+}  # fmt: skip
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "preact_resnet18": _NGUYEN,
+    "preact_resnet34": _NGUYEN,
+    "vgg19": _NGUYEN,
+    "densenet121": _NGUYEN,
+    "mlp_512": _NGUYEN | {"rho": 0.01},
+    "vit_s": _NGUYEN | {"lr": 0.01, "rho": 0.01},
+    "convnet_3": {"epochs": 20, "batch_size": 100, "momentum": 0.9, "weight_decay": 0.0, "schedule": "cosine"},
+}
+"""Settings of `evenly.train` that a model's paper gives for it (Nguyen et al. 2024, App. C; Springer et al. 2024,
+App. B, who sweep lr and rho)."""
+
+
+def find(name: str) -> tuple[str, Callable[..., nn.Module]]:
+    """A model's name as it is listed and the function of (shape, classes, **options) that builds it.
+
+    Hyphens and underscores are the same; "torchvision:NAME" and "timm:NAME" are models of those libraries.
+    """
+    if ":" in name:
+        return name, partial(from_library, name)
+    for known, (make, _) in MODELS.items():
+        if known.replace("-", "_") == name.replace("-", "_"):
+            return known, make
+    raise unknown("model", name, MODELS)
 
 
 def factory(
@@ -61,6 +166,10 @@ def factory(
     """A function that builds the network in its initial state, the same at every call, and the network's name.
 
     The initial weights depend on the seed alone; a module given as it stands is its own initial state, copied.
+
+    Args:
+        options: of a model by name: those of its constructor, and `weights`, a file to start from instead
+            (`load_weights`); a head for another number of classes stays as the seed made it.
     """
     if options and not isinstance(model, str):
         raise EvenlyError(
@@ -70,17 +179,18 @@ def factory(
         given = model
         return lambda: copy.deepcopy(given), f"{type(model).__name__} as given"
     if isinstance(model, str):
-        if model not in MODELS:
-            raise unknown("model", model, MODELS)
-        name, make = model, MODELS[model][0]
+        name, make = find(model)
+        weights = options.get("weights")
+        own = {key: value for key, value in options.items() if key != "weights"}
 
         def build() -> nn.Module:
             try:
-                return make(shape, classes, **options)
+                network = make(shape, classes, **own)
             except TypeError as error:
-                raise EvenlyError(
-                    f"{name} cannot be built with options {options} ({error}); see its docstring"
-                ) from None
+                raise EvenlyError(f"{name} cannot be built with options {own} ({error}); see its docstring") from None
+            if weights is not None:
+                load_weights(network, weights)
+            return network
     elif callable(model):
         build, name = model, getattr(model, "__qualname__", type(model).__name__)
     else:

@@ -1,0 +1,29 @@
+"""Images: benchmarks in their official layouts and the user's own folders, as uint8 (N, C, H, W).
+
+Files are decoded once and held in memory; folders too large for it are decoded on demand. Nothing in a file is
+executed, and nothing outside a folder is read. Where no folder is given a benchmark is looked for in EVENLY_DATA.
+"""
+
+from __future__ import annotations
+
+from evenly.data.images.cifar import cifar10, cifar100
+from evenly.data.images.decoding import ImageFiles
+from evenly.data.images.download import download
+from evenly.data.images.folders import cinic10, image_folder, tiny_imagenet
+from evenly.data.images.idx import fashion_mnist, mnist
+from evenly.data.images.parts import ImageData
+from evenly.data.images.stl import stl10
+
+__all__ = [
+    "ImageData",
+    "ImageFiles",
+    "cifar10",
+    "cifar100",
+    "cinic10",
+    "download",
+    "fashion_mnist",
+    "image_folder",
+    "mnist",
+    "stl10",
+    "tiny_imagenet",
+]

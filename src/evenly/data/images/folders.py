@@ -1,0 +1,234 @@
+"""Images in folders: the user's own, CINIC-10 (Darlow et al. 2018) and Tiny-ImageNet (Stanford cs231n)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from evenly.data.images.cifar import CIFAR10_CLASSES
+from evenly.data.images.decoding import SUFFIXES
+from evenly.data.images.listing import SPLIT_NAMES, Listing, assembled, inside
+from evenly.data.images.metadata import METADATA, read_metadata
+from evenly.data.images.parts import ImageData
+from evenly.data.images.places import found
+from evenly.errors import EvenlyError
+
+MEMORY = 4.0
+
+
+def image_folder(
+    path: str | Path,
+    size: int | None = None,
+    validation: float | None = None,
+    group_by: str | None = None,
+    memory: float = MEMORY,
+    skip_bad: bool = False,
+    seed: int = 0,
+) -> ImageData:
+    """The user's own images, uint8 (N, C, H, W), from a folder per class or a folder with a metadata.csv.
+
+    Class folders lie in `path`, or in `path`/train, `path`/val (or valid, validation) and `path`/test. A metadata.csv
+    has columns file and label, and may have split and any attributes. Without splits 60/20/20 are drawn from the
+    seed, stratified by class (and group). Class k is the k-th name in order. Nothing outside `path` is read, also
+    not through links. Images are decoded once and kept in a cache, see `evenly.data.images.decoding`.
+
+    Args:
+        size: cut every image's middle square and bring it to `size` x `size`; needed where sizes differ.
+        validation: the share held out for validation: of all images where splits are drawn (else 0.2), of the
+            training images where the data has train and test only (else none).
+        group_by: an attribute in metadata.csv; groups are then (label, value).
+        memory: GiB of pixels up to which images are held in memory; more stay on disk and are decoded on demand
+            (then only their headers are checked in advance).
+        skip_bad: leave out images that cannot be read, or have more pixels than Pillow's limit; `about` tells how
+            many. Else they are refused.
+    """
+    root = Path(os.path.realpath(path))
+    if not root.is_dir():
+        raise EvenlyError(f"there is no folder {str(path)!r}; give a folder of images, one folder per class")
+    listing = read_metadata(root) if (root / METADATA).is_file() else _class_folders(root)
+    return assembled(
+        listing,
+        name=root.name,
+        size=size,
+        validation=validation,
+        group_by=group_by,
+        memory=memory,
+        skip_bad=skip_bad,
+        seed=seed,
+    )
+
+
+def cinic10(folder: str | Path | None = None, memory: float = MEMORY, seed: int = 0) -> ImageData:
+    """CINIC-10, uint8 (N, 3, 32, 32), three splits of 90,000 images, from `folder` or EVENLY_DATA/cinic10.
+
+    Args:
+        folder: holds train, valid and test with a folder per class, itself or in its CINIC-10.
+        memory: as in `image_folder`.
+    """
+    _, place = found("cinic10", folder, {"folders": ("CINIC-10", ("train", "valid", "test"))})
+    root = Path(os.path.realpath(place))
+    listing = _in_splits(root, ["train", "valid", "test"])
+    if tuple(listing.class_names) != CIFAR10_CLASSES:
+        strange = next(iter(set(listing.class_names) ^ set(CIFAR10_CLASSES)))
+        raise EvenlyError(f"cinic10 in {root} has not CIFAR-10's ten classes (see {strange!r}); unpack it again")
+    about = "CINIC-10: CIFAR-10 and ImageNet photographs of 32 x 32 in CIFAR-10's ten classes."
+    return assembled(
+        listing,
+        name="cinic10",
+        about=about,
+        size=None,
+        validation=None,
+        group_by=None,
+        memory=memory,
+        skip_bad=False,
+        seed=seed,
+        channels=3,
+    )
+
+
+def tiny_imagenet(
+    folder: str | Path | None = None, validation: float = 0.0, memory: float = MEMORY, seed: int = 0
+) -> ImageData:
+    """Tiny-ImageNet, uint8 (N, 3, 64, 64), 200 classes by WordNet number, from `folder` or EVENLY_DATA/tiny-imagenet.
+
+    The labels of its test set are not public: as in the papers, its 10,000 validation images are the test set here.
+
+    Args:
+        folder: holds wnids.txt, train and val, itself or in its tiny-imagenet-200.
+        validation: the share of the training images held out for validation, stratified, drawn from the seed.
+        memory: as in `image_folder`.
+    """
+    files = ("wnids.txt", "train", "val/val_annotations.txt")
+    _, place = found("tiny-imagenet", folder, {"folders": ("tiny-imagenet-200", files)})
+    root = Path(os.path.realpath(place))
+    wnids = sorted(set((root / "wnids.txt").read_text(encoding="utf-8").split()))
+    number = {wnid: k for k, wnid in enumerate(wnids)}
+    train = [(file, number[wnid]) for wnid in wnids for file in _images_in(root, f"train/{wnid}")]
+    test = _annotations(root, number)
+    listing = Listing(
+        root,
+        [file for file, _ in (*train, *test)],
+        np.array([label for _, label in (*train, *test)], dtype=np.int64),
+        _words(root, wnids),
+        np.array(["train"] * len(train) + ["test"] * len(test)),
+    )
+    about = "Tiny-ImageNet: ImageNet photographs of 64 x 64 in 200 classes; its validation images are the test set."
+    return assembled(
+        listing,
+        name="tiny-imagenet",
+        about=about,
+        size=None,
+        validation=validation,
+        group_by=None,
+        memory=memory,
+        skip_bad=False,
+        seed=seed,
+        channels=3,
+    )
+
+
+def _annotations(root: Path, number: dict[str, int]) -> list[tuple[str, int]]:
+    """Files and labels of val_annotations.txt: file name, WordNet number and a box, parted by tabs."""
+    path = root / "val" / "val_annotations.txt"
+    rows = []
+    for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not text.strip():
+            continue
+        file, wnid, *_ = [*text.split("\t"), ""]
+        if wnid not in number:
+            raise EvenlyError(f"line {line} of {path} names class {wnid!r}, which wnids.txt does not; unpack it again")
+        if not inside(root, root / "val" / "images" / file):
+            raise EvenlyError(f"line {line} of {path} names {file!r}, which lies outside {root}; unpack it again")
+        rows.append((f"val/images/{file}", number[wnid]))
+    return rows
+
+
+def _words(root: Path, wnids: Sequence[str]) -> list[str]:
+    """The first word for each WordNet number in words.txt; the number itself where there is none or two share it."""
+    words = {}
+    if (root / "words.txt").is_file():
+        for line in (root / "words.txt").read_text(encoding="utf-8").splitlines():
+            wnid, _, meaning = line.partition("\t")
+            words[wnid] = meaning.split(",")[0].strip()
+    names = [words.get(wnid) or wnid for wnid in wnids]
+    return [name if names.count(name) == 1 else wnid for name, wnid in zip(names, wnids, strict=True)]
+
+
+def _class_folders(root: Path) -> Listing:
+    """The images of a folder per class, with splits where the folders are called train, val, test."""
+    folders = _folders_in(root, "")
+    if "train" in folders and set(folders) <= set(SPLIT_NAMES):
+        return _in_splits(root, folders)
+    files = [(name, file) for name in folders for file in _images_in(root, name)]
+    _refuse_loose(root, "", bool(files))
+    return _listing(root, [(name, file, "") for name, file in files], folders, drawn=True)
+
+
+def _in_splits(root: Path, parts: Sequence[str]) -> Listing:
+    if len({SPLIT_NAMES[part] for part in parts}) < len(parts):
+        raise EvenlyError(f"{root} has two validation folders ({', '.join(sorted(parts))}); keep one")
+    rows, classes = [], set()
+    for part in parts:
+        names = _folders_in(root, part)
+        _refuse_loose(root, part, bool(names))
+        classes |= set(names)
+        rows += [(name, file, SPLIT_NAMES[part]) for name in names for file in _images_in(root, f"{part}/{name}")]
+    return _listing(root, rows, sorted(classes), drawn=False)
+
+
+def _listing(root: Path, rows: Sequence[tuple[str, str, str]], classes: Sequence[str], *, drawn: bool) -> Listing:
+    if not rows:
+        raise EvenlyError(
+            f"there are no images in {root} ({', '.join(SUFFIXES)}); give a folder that holds a folder per class"
+        )
+    number = {name: k for k, name in enumerate(classes)}
+    labels = np.array([number[name] for name, _, _ in rows], dtype=np.int64)
+    splits = None if drawn else np.array([split for _, _, split in rows])
+    return Listing(root, [file for _, file, _ in rows], labels, classes, splits)
+
+
+def _refuse_loose(root: Path, folder: str, others: bool) -> None:
+    loose = [entry.name for entry in _entries(root, folder) if _is_image(entry.name)]
+    if loose:
+        where = "beside the class folders" if others else "in no class folder"
+        raise EvenlyError(
+            f"{len(loose)} images in {root / folder} lie {where} (e.g. {loose[0]!r}); "
+            f"put each in a folder named after its class, or add a {METADATA} with columns file and label"
+        )
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
+
+
+def _entries(root: Path, folder: str) -> list[os.DirEntry[str]]:
+    """What is in a folder, by name; hidden things and what macOS leaves in archives are passed over."""
+    with os.scandir(root / folder) as entries:
+        return sorted((e for e in entries if not e.name.startswith((".", "__MACOSX"))), key=lambda entry: entry.name)
+
+
+def _folders_in(root: Path, folder: str) -> list[str]:
+    return [entry.name for entry in _entries(root, folder) if entry.is_dir() and _checked(root, entry)]
+
+
+def _images_in(root: Path, folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """The image files in a folder and those below it, from the root, in order of name."""
+    here = os.path.realpath(root / folder)
+    if here in above:
+        raise EvenlyError(f"{root / folder} is a link to a folder that contains it; remove the link")
+    for entry in _entries(root, folder):
+        if entry.is_dir():
+            _checked(root, entry)
+            yield from _images_in(root, f"{folder}/{entry.name}", (*above, here))
+        elif _is_image(entry.name):
+            _checked(root, entry)
+            yield f"{folder}/{entry.name}"
+
+
+def _checked(root: Path, entry: os.DirEntry[str]) -> bool:
+    if entry.is_symlink() and not inside(root, Path(entry.path)):
+        raise EvenlyError(f"{entry.path} is a link that leads outside {root}; copy what it points to, or remove it")
+    return True

@@ -1,0 +1,123 @@
+"""Images in splits: the same shares within every class, drawn from the seed, and the `Data` they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenly.data.contract import Data, Split
+from evenly.errors import EvenlyError
+from evenly.randomness import derive
+
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass
+class ImageData(Data):
+    """A data set of images, uint8 (N, C, H, W), that keeps the names of its attributes' values.
+
+    Args:
+        attribute_names: for each attribute, how value k is called.
+    """
+
+    attribute_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass
+class Images:
+    """Images (N, C, H, W) uint8 in memory with labels (N,) and attributes (N,): a benchmark's train or test set."""
+
+    pixels: Tensor
+    labels: Integers
+    attributes: Mapping[str, Integers] = field(default_factory=dict)
+
+    def part(self, index: Integers, name: str) -> Split:
+        """The examples at these indices, in the order of storage."""
+        attributes = {key: column[index] for key, column in self.attributes.items()}
+        return Split(rows(self.pixels, index), self.labels[index], None, attributes, name=name)
+
+
+def benchmark(
+    name: str,
+    about: str,
+    train: Images,
+    test: Images,
+    class_names: Sequence[str],
+    *,
+    validation: float,
+    n: int | None,
+    seed: int,
+    attribute_names: Mapping[str, Sequence[str]] | None = None,
+) -> ImageData:
+    """A benchmark's data set: its training images, a share of them held out on request, and its test images.
+
+    Args:
+        validation: the share of the training images held out, the same of every class.
+        n: use that many training and at most that many test images, the same share of every class.
+    """
+    kept = _limited(train.labels, n, len(class_names), seed, "train")
+    share_of(validation, "validation")
+    late = held_out(train.labels[kept], validation, seed)
+    if validation and not set(train.labels[kept]) == set(train.labels[kept][late]) == set(train.labels[kept][~late]):
+        raise EvenlyError(
+            f"validation {validation} of {len(kept)} {name} images leaves a class without an image; "
+            "hold out another share, or use more images"
+        )
+    return ImageData(
+        train.part(kept[~late], "train"),
+        train.part(kept[late], "validation") if validation else None,
+        test.part(_limited(test.labels, n, len(class_names), seed, "test"), "test"),
+        name=name,
+        about=about,
+        class_names=list(class_names),
+        attribute_names=attribute_names or {},
+        options={"validation": validation, "n": n, "seed": seed},
+    )
+
+
+def ranks(strata: Integers, seed: int, purpose: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """(N,) in (0, 1): each example's place in a random order of its stratum, (i + 1/2) / size.
+
+    Those with a rank in [a, b) are a share b - a of every stratum, to within one example.
+    """
+    random = np.random.default_rng(derive(seed, purpose))
+    rank = np.empty(len(strata))
+    for stratum in np.unique(strata):
+        members = random.permutation(np.flatnonzero(strata == stratum))
+        rank[members] = (np.arange(len(members)) + 0.5) / len(members)
+    return rank
+
+
+def held_out(strata: Integers, share: float, seed: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """(N,) True for a share of the examples, exact in total and to within one example in every stratum."""
+    late = np.zeros(len(strata), dtype=np.bool_)
+    order = np.argsort(ranks(strata, seed, "validation"), kind="stable")
+    late[order[len(strata) - round(share * len(strata)) :]] = True
+    return late
+
+
+def rows(images: Tensor, index: Integers) -> Tensor:
+    """Rows of a tensor; a range of them is a view, which keeps an array mapped from a file where it is."""
+    if len(index) and np.array_equal(index, np.arange(index[0], index[0] + len(index))):
+        return images[int(index[0]) : int(index[0]) + len(index)]
+    return images[torch.from_numpy(index)]
+
+
+def share_of(value: float, what: str) -> float:
+    """A share in [0, 1), or an error that names it."""
+    if not 0 <= value < 1:
+        raise EvenlyError(f"{what} {value} is not a share to hold out; give a number from 0 to below 1")
+    return value
+
+
+def _limited(labels: Integers, n: int | None, classes: int, seed: int, name: str) -> Integers:
+    if n is None:
+        return np.arange(len(labels))
+    if n < classes or (name == "train" and n > len(labels)):
+        raise EvenlyError(f"n {n} cannot be used: there are {classes} classes and {len(labels)} {name} images")
+    return np.sort(np.argsort(ranks(labels, seed, f"first {name}"), kind="stable")[:n])

@@ -1,0 +1,74 @@
+"""Where a data set's files are looked for, and files written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from evenly.errors import EvenlyError
+
+VARIABLE = "EVENLY_DATA"  # a folder that holds one folder for each data set
+
+
+def place_of(name: str, folder: str | Path | None) -> Path:
+    """The folder given, or the one of this name in the folder that EVENLY_DATA names."""
+    if folder is not None:
+        return Path(folder)
+    if not (shared := os.environ.get(VARIABLE)):
+        raise EvenlyError(
+            f"no folder is given for {name} and {VARIABLE} is not set; give folder=..., or set {VARIABLE} "
+            f"to a folder that holds {name}/, or {_how_to_download(name, 'FOLDER')}"
+        )
+    return Path(shared) / name
+
+
+def found(name: str, folder: str | Path | None, layouts: Mapping[str, tuple[str, Sequence[str]]]) -> tuple[str, Path]:
+    """Which layout a data set has, and in which folder.
+
+    Args:
+        name: the data set's, which is also its folder's in EVENLY_DATA.
+        layouts: for each, the official archive's own folder (looked for inside `folder`, and as `folder` itself)
+            and the files that must be there.
+    """
+    place = place_of(name, folder)
+    for layout, (inner, files) in layouts.items():
+        for candidate in (place, place / inner):
+            if all((candidate / file).exists() for file in files):
+                return layout, candidate
+    for inner, files in layouts.values():
+        for candidate in (place, place / inner):
+            present = [file for file in files if (candidate / file).exists()]
+            if present:
+                missing = next(file for file in files if file not in present)
+                raise EvenlyError(f"{name} in {str(candidate)!r} lacks {missing}; unpack its archive again")
+    wanted = " or ".join(dict.fromkeys(files[0] for _, files in layouts.values()))
+    inners = " and ".join(dict.fromkeys(inner for inner, _ in layouts.values() if inner))
+    raise EvenlyError(
+        f"{name} is not there: looked for {wanted} in {str(place)!r}{f' and its {inners}' if inners else ''}; "
+        f"give folder=..., or {_how_to_download(name, str(place))}"
+    )
+
+
+def _how_to_download(name: str, folder: str) -> str:
+    call = f"download('{name}', {folder!r})"
+    return f'download it: python -c "from evenly.data.images import download; {call}"'
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file that is there whole or not at all; several processes may write the same one, the last wins."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    partial = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.chmod(0o644)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,189 @@
+"""Weights from a local file: `.safetensors`, `.npz`, or a state dict saved by torch; nothing in a file is executed.
+
+    loaded = load_weights(model, "mobilenet_v2-b0353104.npz")
+    loaded.fresh        # ("classifier.1.weight", "classifier.1.bias") where the number of classes differs
+
+Names are those of the model's state dict. A model is changed only when the whole file has been checked against it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenly.errors import EvenlyError
+
+WRAPPERS = ("state_dict", "model_state_dict", "model")
+"""Keys under which training scripts save the state dict beside other things."""
+
+PREFIXES = ("module.", "_orig_mod.", "model.")
+"""What data parallelism, compilation and training frameworks put before every name."""
+
+_OLD_DENSE_NAME = re.compile(r"(\.denselayer\d+\.(?:norm|conv))\.([12])\.")
+"""torchvision's published DenseNets say norm.1 where the network has norm1."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What came of loading.
+
+    Args:
+        taken: names whose values are from the file now.
+        fresh: names of the head, left as they were, as the file's head has another number of classes.
+        missing: other names that the file lacks, left as they were (only with strict=False).
+        unexpected: names in the file that the model lacks (only with strict=False).
+    """
+
+    taken: tuple[str, ...]
+    fresh: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+
+
+def load_weights(model: nn.Module, path: str | Path, *, strict: bool = True, replace_head: bool = True) -> Loaded:
+    """Copy the weights in a file into the model, to its own types and devices.
+
+    Args:
+        strict: refuse a file that lacks a weight of the model or has one that the model lacks. BatchNorm's counts of
+            batches may be missing: old files have none.
+        replace_head: where the last linear layer of the model and that of the file differ in the number of classes
+            only, leave the model's as it is instead of refusing the file.
+    """
+    path = Path(path)
+    own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    found = _renamed(read_weights(path), own)
+    counts = {name for name in own if name.endswith("num_batches_tracked")}
+    missing = [name for name in own if name not in found and name not in counts]
+    unexpected = [name for name in found if name not in own]
+    if len(unexpected) == len(found):
+        raise EvenlyError(
+            f"{path} holds no weight of this {type(model).__name__}, but {_some(found)}; give another file"
+        )
+    for names, what in ((missing, "lacks"), (unexpected, "has, and the model lacks,")):
+        if strict and names:
+            raise EvenlyError(f"{path} {what} {_some(names)}; choose the model it was saved from, or pass strict=False")
+    head = _head(model) if replace_head else ()
+    shared = {name: value for name, value in found.items() if name in own}
+    fresh = [name for name in head if name in shared and _other_classes(shared[name], own[name])]
+    for name, value in shared.items():
+        if name not in fresh:
+            _check(name, value, own[name], path)
+    taken = {name: value for name, value in shared.items() if name not in fresh}
+    with torch.no_grad():
+        for name, value in taken.items():
+            own[name].copy_(value)
+    return Loaded(tuple(taken), tuple(fresh), tuple(missing), tuple(unexpected))
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """The tensors in a weights file by name, on the CPU."""
+    path = Path(path)
+    if path.suffix not in READERS:
+        raise EvenlyError(f"weights {str(path)!r} are of no known kind; give a file {', '.join(READERS)}")
+    if not path.is_file():
+        raise EvenlyError(f"there is no file {str(path)!r}; give a file of weights on this machine")
+    try:
+        found = READERS[path.suffix](path)
+    except EvenlyError:
+        raise
+    except Exception as error:  # a damaged file can raise anything in the readers
+        raise EvenlyError(
+            f"{path} cannot be read as weights ({_first_line(error)}); save the state dict again"
+        ) from None
+    if not found or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()):
+        raise EvenlyError(f"{path} holds no tensors by name; save model.state_dict() or the arrays of it")
+    return found
+
+
+def _read_npz(path: Path) -> dict[str, Tensor]:
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        return {
+            member.removesuffix(".npy"): torch.from_numpy(
+                np.lib.format.read_array(archive.open(member), allow_pickle=False)
+            )
+            for member in archive.namelist()
+        }
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        raise EvenlyError(
+            f"{path} needs the library safetensors, which is not installed; pip install safetensors"
+        ) from None
+    return dict(load_file(path))
+
+
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:
+            raise EvenlyError(
+                f"{path} is not a state dict alone and is not opened, as that could run code; save model.state_dict()"
+            ) from None
+    for wrapper in WRAPPERS:
+        if isinstance(found, Mapping) and isinstance(found.get(wrapper), Mapping):
+            found = found[wrapper]
+            break
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {
+    ".safetensors": _read_safetensors,
+    ".npz": _read_npz,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".bin": _read_torch,
+}
+
+
+def _renamed(found: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under the model's names: without a prefix that all share, old names as new ones."""
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in found) and not any(name.startswith(prefix) for name in own):
+            found = {name.removeprefix(prefix): value for name, value in found.items()}
+    return {_OLD_DENSE_NAME.sub(r"\1\2.", name): value for name, value in found.items()}
+
+
+def _head(model: nn.Module) -> tuple[str, ...]:
+    """The names of the weight and bias of the last linear layer."""
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    return tuple(f"{linear[-1]}.{part}".lstrip(".") for part in ("weight", "bias")) if linear else ()
+
+
+def _other_classes(value: Tensor, own: Tensor) -> bool:
+    return value.ndim == own.ndim and value.shape[1:] == own.shape[1:] and len(value) != len(own)
+
+
+def _check(name: str, value: Tensor, own: Tensor, path: Path) -> None:
+    if value.shape != own.shape:
+        raise EvenlyError(
+            f"{name} in {path} has shape {tuple(value.shape)}, in the model {tuple(own.shape)}; "
+            "choose the model it was saved from"
+        )
+    if value.is_floating_point() != own.is_floating_point():
+        raise EvenlyError(f"{name} in {path} is of type {value.dtype}, in the model {own.dtype}; save it as that type")
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        raise EvenlyError(f"{name} in {path} holds NaN or infinity; its training diverged, give other weights")
+
+
+def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
+    shown = ", ".join(list(names)[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

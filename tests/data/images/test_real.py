@@ -1,0 +1,76 @@
+"""The published data itself, where the environment variable EVENLY_DATA names a folder that holds it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from evenly.data.images import cifar10, fashion_mnist, mnist
+from evenly.data.images.download import SOURCES
+
+DATA = os.environ.get("EVENLY_DATA")
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    there = DATA is not None and (Path(DATA) / name).is_dir()
+    return pytest.mark.skipif(not there, reason=f"needs {name} in the folder that EVENLY_DATA names")
+
+
+def moments(images: torch.Tensor) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel, pixels in [0, 1], from counts of the 256 values: exact."""
+    counts = torch.stack([images[:, c].flatten().bincount(minlength=256) for c in range(images.shape[1])]).double()
+    values = torch.arange(256, dtype=torch.float64) / 255
+    mean = (counts * values).sum(1) / counts.sum(1)
+    square = (counts * values**2).sum(1) / counts.sum(1)
+    return mean.tolist(), (square - mean**2).sqrt().tolist()
+
+
+@needs("cifar10")
+def test_cifar10_is_the_published_one_in_its_order() -> None:
+    data = cifar10()
+    assert data.train.inputs.shape == (50_000, 3, 32, 32)
+    assert data.test.inputs.shape == (10_000, 3, 32, 32)
+    mean, std = moments(data.train.inputs)
+    assert mean == pytest.approx([0.49139968, 0.48215841, 0.44653091], abs=5e-9)
+    assert std == pytest.approx([0.24703223, 0.24348513, 0.26158784], abs=5e-9)
+    assert data.train.labels.bincount().tolist() == [5000] * 10
+    assert data.test.labels.bincount().tolist() == [1000] * 10
+    assert data.train.labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    assert data.test.labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
+    # a file of the official binary version is a label byte and the pixels in this order
+    first = data.train.inputs[0]
+    assert first[:, 0, 0].tolist() == [59, 62, 63]
+    assert first[:, 0, 1].tolist() == [43, 46, 45]
+
+
+@needs("mnist")
+def test_mnist_is_the_published_one() -> None:
+    data = mnist(validation=1 / 6)
+    assert (len(data.train), len(data.validation), len(data.test)) == (50_000, 10_000, 10_000)
+    whole = mnist()
+    mean, std = moments(whole.train.inputs)
+    assert (round(mean[0], 4), round(std[0], 4)) == (0.1307, 0.3081)
+    assert whole.train.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert whole.test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
+
+
+@needs("fashion-mnist")
+def test_fashion_mnist_is_the_published_one() -> None:
+    data = fashion_mnist()
+    mean, std = moments(data.train.inputs)
+    assert (round(mean[0], 4), round(std[0], 4)) == (0.2860, 0.3530)
+    assert data.train.labels.bincount().tolist() == [6000] * 10
+    assert data.test.labels.bincount().tolist() == [1000] * 10
+    assert data.train.labels[:10].tolist() == [9, 0, 0, 3, 0, 2, 7, 2, 5, 5]
+    assert len(fashion_mnist(n=500).train) == 500
+
+
+@needs("fashion-mnist")
+def test_the_checksums_of_fashion_mnist_are_those_of_its_files() -> None:
+    for source in SOURCES["fashion-mnist"]:
+        content = (Path(str(DATA)) / "fashion-mnist" / source.url.rsplit("/", 1)[1]).read_bytes()
+        assert hashlib.md5(content).hexdigest() == source.checksum
