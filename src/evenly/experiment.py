@@ -75,6 +75,7 @@ def train(
     data_options: dict[str, Any] | None = None,
     unit: float | None = None,
     progress: Callable[[float, str], None] | None = None,
+    reading: bool = False,
     **settings: Any,
 ) -> Run:
     """Train by a method and measure what came of it.
@@ -88,32 +89,11 @@ def train(
         budget: example-gradients to stop at, instead of epochs; for erm and random_upsample, which serve as controls.
         out: the run's folder; a run that was interrupted there goes on, a finished one is read back.
         unit: the cost that is called 1.00x; that of ERM for as many epochs where not given.
+        reading: only read back what is finished in `out`, which is left as it is; refuse to train.
         settings: epochs, batch_size (None: full batch), lr, momentum, weight_decay, rho, schedule, select
             ("last", "average", "worst-group", "worst-class"), evaluate_every, model_options; anything else is an
             option of the method.
     """
-    return _train(
-        model, data, method, optimizer, seed, device, workers, budget, out, data_options, unit, progress, settings
-    )
-
-
-def _train(
-    model: Model | None,
-    data: Data | str | Path | Any,
-    method: str,
-    optimizer: str | Callable[[Any], Optimizer],
-    seed: int,
-    device: str,
-    workers: int,
-    budget: float | None,
-    out: str | Path | None,
-    data_options: dict[str, Any] | None,
-    unit: float | None,
-    progress: Callable[[float, str], None] | None,
-    settings: dict[str, Any],
-    reading: bool = False,
-) -> Run:
-    """:func:`train`; `reading` a finished run trains nothing and leaves its folder as it is."""
     seed = int(seed)
     with isolated(derive(seed, "train")):
         data = as_data(data, seed, data_options or {})
@@ -180,11 +160,10 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
                 f"{path} was trained with a model, optimizer or schedule of the user's own; call evenly.train as then "
                 "and take its .model"
             )
-        settings = {**settings, **method["options"], "model_options": model["options"]}
-        run = _train(
-            model["name"], data, method["name"], config["optimizer"], seed, "cpu", 0, config["budget"], path, None,
-            None,
-            lambda *_: None, settings, reading=True,
+        run = train(
+            model["name"], data, method["name"], config["optimizer"], seed=seed, device="cpu", budget=config["budget"],
+            out=path, progress=lambda *_: None, reading=True, model_options=model["options"], **settings,
+            **method["options"],
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
         raise EvenlyError(f"{path / 'config.json'} is damaged ({error!r}); train the run again") from None

@@ -148,6 +148,16 @@ def test_what_it_says() -> None:
     assert dict(flat.limits())["learning rate"] == "stable at every one"
 
 
+def test_batches_of_one_size_may_stay_where_the_theorems_batches_do_not() -> None:
+    card = judge(Hessians.rank_one(np.ones((20, 1))), lr=1.5, batch_size=1)
+    assert card.sgd.answer == "diverges"
+    assert card.lr_of_loaders == pytest.approx(2.0)
+    assert card.stable is True
+    assert "In batches of exactly that size, as loaders make them, it is stable" in str(card)
+    assert dict(card.limits())["in batches of one size"] == "stable below 2, exactly"
+    assert judge(Hessians.rank_one(np.ones((20, 1))), lr=2.5, batch_size=1).stable is False
+
+
 def test_json_has_no_infinities() -> None:
     card = judge(Minimum(n=10, sigma=1.0, largest=0.0), lr=0.5, batch_size=5)
     content = json.loads(json.dumps(card.to_dict(), allow_nan=False))

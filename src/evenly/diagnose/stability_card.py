@@ -33,6 +33,7 @@ from evenly.theory.stability import (
     Verdict,
     largest_stable_lr,
     largest_stable_rho,
+    mean_square_lr,
     smallest_stable_batch_size,
     verdict,
 )
@@ -55,6 +56,8 @@ class StabilityCard:
         minimum: those numbers in either case; of the whole training set, estimated where a part was looked at.
         sgd, sam: the verdicts; `sam` at `rho`, None without one.
         lrs, batch_sizes, rhos: where stability ends as one setting moves and the others stay; the first two for SGD.
+        lr_of_loaders: the same for the learning rate in batches of exactly B, where the Hessians are known. All else is
+            about the batches of the theorems, which each sample joins by itself with probability B/n.
         gradient_norm: SAM's alpha, so that c = rho/alpha. For bare Hessians it is 1, and rho means c, as where the
             norm is 0 and normalization has no meaning.
         loss: the mean loss at the weights; None for bare Hessians.
@@ -71,6 +74,7 @@ class StabilityCard:
     lrs: Threshold
     batch_sizes: Threshold
     rhos: Threshold
+    lr_of_loaders: float | None
     gradient_norm: float
     loss: float | None
     examples: int
@@ -87,7 +91,12 @@ class StabilityCard:
 
     @property
     def stable(self) -> bool | None:
-        """Whether SGD stays; None where that is undecided. SAM's frozen gradient norm is no ground to say so of SAM."""
+        """Whether SGD stays, in batches of exactly B where that is known; None where it is undecided.
+
+        SAM's frozen gradient norm is no ground to say so of SAM.
+        """
+        if self.lr_of_loaders is not None:
+            return self.lr < self.lr_of_loaders
         return {"converges": True, "diverges": False, "undecided": None}[self.sgd.answer]
 
     @property
@@ -102,6 +111,11 @@ class StabilityCard:
             "" if self.loss is None or not self.gradient_norm else f", its gradient norm frozen at {self.alpha:.3g}"
         )
         found = [f"{at}; {_beyond(self.rhos)}{frozen}."]
+        if self.stable and self.sgd.answer == "diverges":
+            found.append(
+                "In batches of exactly that size, as loaders make them, it is stable: there is less noise in them than "
+                "in the batches of the theorems, which each sample joins by itself."
+            )
         if self.sam is not None:
             found.append(f"With rho {self.rho:g}: {_judged('SAM', self.sam)}.")
         if self.sam is not None and self.sam.answer == "diverges" and self.sgd.answer == "converges":
@@ -125,6 +139,11 @@ class StabilityCard:
         """Where stability ends, as the learning rate, the batch size and rho move, in words."""
         return [
             ("learning rate", _range(self.lrs, "stable below", "unstable from")),
+            *(
+                [("in batches of one size", f"stable below {self.lr_of_loaders:.4g}, exactly")]
+                if self.lr_of_loaders
+                else []
+            ),
             ("batch size", _range(self.batch_sizes, "stable from", "unstable up to", downwards=True)),
             ("rho of SAM", _range(self.rhos, "stable below", "unstable from")),
         ]
@@ -166,9 +185,9 @@ class StabilityCard:
             "lr": self.lr, "batch_size": self.batch_size, "rho": self.rho, "ascent": self.ascent,
             "examples": self.examples, "loss": self.loss, "gradient_norm": self.gradient_norm,
             "stable": self.stable, "exact": isinstance(self.judged, Hessians), "estimated": self.estimated,
-            "minimum": asdict(self.minimum),
-            "sgd": asdict(self.sgd), "sam": None if self.sam is None else asdict(self.sam), "lrs": asdict(self.lrs),
-            "batch_sizes": asdict(self.batch_sizes), "rhos": asdict(self.rhos),
+            "minimum": asdict(self.minimum), "sgd": asdict(self.sgd),
+            "sam": None if self.sam is None else asdict(self.sam),
+            "lr_of_loaders": self.lr_of_loaders, "lrs": asdict(self.lrs), "batch_sizes": asdict(self.batch_sizes), "rhos": asdict(self.rhos),
         }  # fmt: skip
         return {name: _plain(value) for name, value in content.items()}
 
@@ -202,6 +221,7 @@ def judge(
         lrs=largest_stable_lr(judged, batch_size),
         batch_sizes=smallest_stable_batch_size(judged, lr),
         rhos=largest_stable_rho(judged, lr, batch_size, gradient_norm=alpha),
+        lr_of_loaders=mean_square_lr(judged, batch_size, sampling="fixed") if isinstance(judged, Hessians) else None,
         gradient_norm=gradient_norm, loss=loss, examples=judged.n if examples is None else examples,
     )  # fmt: skip
 

@@ -291,3 +291,46 @@ def test_arrays_that_cannot_be_computed_with(values: np.ndarray, said: str) -> N
 def test_each_hessian_is_judged_by_its_own_size() -> None:
     with pytest.raises(EvenlyError, match="Hessian 1 is not positive semidefinite"):
         Hessians.dense(np.stack([1e10 * np.eye(2), -np.eye(2)]))
+
+
+def enumerated(gradients: np.ndarray, lr: float, B: int, c: float) -> float:
+    """The spectral radius of E[J (x) J] over all batches of exactly B, each as likely."""
+    dense = np.stack([np.outer(g, g) for g in gradients])
+    n, p = gradients.shape
+    ascent = np.eye(p) + c * dense.mean(0)
+    batches = list(itertools.combinations(range(n), B))
+    steps = [np.eye(p) - lr * dense[list(batch)].mean(0) @ ascent for batch in batches]
+    return float(np.abs(np.linalg.eigvals(sum(np.kron(J, J) for J in steps) / len(batches))).max())
+
+
+@pytest.mark.parametrize("c", [0.0, 0.3])
+@pytest.mark.parametrize("B", [1, 2, 4, 5])
+def test_batches_of_exactly_b_against_all_of_them(B: int, c: float) -> None:
+    gradients = np.random.default_rng(1).standard_normal((5, 3))
+    hessians = Hessians.rank_one(gradients)
+    for lr in (0.1, 0.4, 0.9):
+        growth = mean_square_growth(hessians, lr, B, ascent=c, sampling="fixed")
+        assert growth == pytest.approx(enumerated(gradients, lr, B, c), abs=1e-10)
+    limit = mean_square_lr(hessians, B, ascent=c, sampling="fixed")
+    assert enumerated(gradients, limit, B, c) == pytest.approx(1.0, abs=1e-8)
+    ascent = mean_square_ascent(hessians, 0.5 * limit, B, sampling="fixed")
+    assert ascent is not None
+    assert enumerated(gradients, 0.5 * limit, B, ascent) == pytest.approx(1.0, abs=1e-7)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.7, 0.95])
+def test_the_smallest_batch_of_exactly_b(share: float) -> None:
+    gradients = np.random.default_rng(2).standard_normal((6, 3))
+    hessians = Hessians.rank_one(gradients)
+    lr = share * mean_square_lr(hessians, 6, sampling="fixed")
+    stable = [B for B in range(1, 7) if enumerated(gradients, lr, B, 0.0) < 1]
+    assert mean_square_batch_size(hessians, lr, sampling="fixed") == stable[0]
+
+
+def test_samples_that_are_the_same_make_no_noise_in_batches_of_one_size() -> None:
+    hessians = Hessians.rank_one(np.ones((20, 1)))
+    assert mean_square_lr(hessians, 1, sampling="fixed") == pytest.approx(2.0)
+    assert mean_square_lr(hessians, 1) < 1.1
+    assert mean_square_batch_size(hessians, 1.9, sampling="fixed") == 1
+    with pytest.raises(EvenlyError, match="no sampling of batches is called 'shuffled'"):
+        mean_square_lr(hessians, 1, sampling="shuffled")

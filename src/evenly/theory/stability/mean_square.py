@@ -11,21 +11,24 @@ eigenvalue. It is below 1 if and only if, as quadratic forms on symmetric matric
 
 So the largest stable learning rate and the smallest stable batch size are each one eigenvalue, found by Lanczos steps
 without a p^2 x p^2 matrix; and since C falls in c, a minimum that is stable for some ascent is so for any smaller one.
-All this is about batches that each sample joins with probability B/n by itself, as in the theorems; Mulayoff and
-Michaeli (2024) have the same for batches of exactly B, whose noise is smaller where samples are alike. And it is about
-the mean square: single runs may well converge where their mean square diverges
+All this is about the mean square: single runs may well converge where their mean square diverges
 (:mod:`~evenly.theory.stability.lyapunov`).
+
+Above, each sample joins a batch with probability B/n by itself: `sampling` "bernoulli", as in the theorems. Loaders
+make batches of exactly B, `sampling` "fixed": then E[H_t N H_t] = (1 - p) H N H + (p/n) sum_i H_i N H_i with
+p = (n - B)/(B (n - 1)), which for c = 0 is the condition of Mulayoff and Michaeli (2024); the noise is smaller where
+samples are alike, and gone where they are the same.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, unknown
 from evenly.theory.stability.hessians import Array, Hessians
 from evenly.theory.stability.settings import ascent_of, batch_of, positive
 
@@ -35,7 +38,28 @@ SMALL = 45
 """Dimensions up to which the growth is read off the whole matrix of its map, about a thousand wide."""
 
 
-def mean_square_growth(hessians: Hessians, lr: float, batch_size: int, *, ascent: float = 0.0) -> float:
+Sampling = Literal["bernoulli", "fixed"]
+
+
+class Moments(NamedTuple):
+    """E[H_t N H_t] = kept H N H + noise sum_i H_i N H_i."""
+
+    kept: float
+    noise: float
+
+    @classmethod
+    def of(cls, B: int, n: int, sampling: Sampling) -> Moments:
+        if sampling == "bernoulli":
+            return cls(1.0, (1 / B - 1 / n) / n)
+        if sampling != "fixed":
+            raise unknown("sampling of batches", str(sampling), ("bernoulli", "fixed"))
+        p = (n - B) / (B * (n - 1)) if n > 1 else 0.0
+        return cls(1 - p, p / n)
+
+
+def mean_square_growth(
+    hessians: Hessians, lr: float, batch_size: int, *, ascent: float = 0.0, sampling: Sampling = "bernoulli"
+) -> float:
     """The factor by which E||w||^2 grows per step in the end: the spectral radius of M -> E[J_t M J_t^T].
 
     On the range of H; elsewhere nothing moves. Below 1: the mean square goes to 0. Above 1: it diverges.
@@ -46,9 +70,10 @@ def mean_square_growth(hessians: Hessians, lr: float, batch_size: int, *, ascent
         return 1.0
     root = np.sqrt(1 + c * h)
     inside = np.multiply.outer(root, root)
-    contraction = 1 - eta * h * (1 + c * h)
-    deterministic = np.multiply.outer(contraction, contraction)
-    noise = eta**2 * _noise(B, hessians.n)
+    moments = Moments.of(B, hessians.n, sampling)
+    step = eta * h * (1 + c * h)
+    deterministic = np.multiply.outer(1 - step, 1 - step) - (1 - moments.kept) * np.multiply.outer(step, step)
+    noise = eta**2 * moments.noise
 
     def grown(M: Array) -> Array:
         return deterministic * M + noise * inside * on_range.sandwich(inside * M)
@@ -59,16 +84,20 @@ def mean_square_growth(hessians: Hessians, lr: float, batch_size: int, *, ascent
     return _largest_eigenvalue(grown, np.eye(len(h)), residual=1e-7)
 
 
-def mean_square_lr(hessians: Hessians, batch_size: int, *, ascent: float = 0.0) -> float:
+def mean_square_lr(
+    hessians: Hessians, batch_size: int, *, ascent: float = 0.0, sampling: Sampling = "bernoulli"
+) -> float:
     """The learning rate below which the mean square converges and above which it diverges; inf if H = 0."""
     B, c = batch_of(batch_size, hessians.n), ascent_of(None, ascent)
     h, on_range = hessians.on_range()
     if len(h) == 0:
         return math.inf
-    return _critical_lr(h, on_range, _noise(B, hessians.n), c)
+    return _critical_lr(h, on_range, Moments.of(B, hessians.n, sampling), c)
 
 
-def mean_square_batch_size(hessians: Hessians, lr: float, *, ascent: float = 0.0) -> int | None:
+def mean_square_batch_size(
+    hessians: Hessians, lr: float, *, ascent: float = 0.0, sampling: Sampling = "bernoulli"
+) -> int | None:
     """The smallest batch size at which the mean square converges; None if it does not even with the full batch."""
     eta, c, n = positive("lr", lr), ascent_of(None, ascent), hessians.n
     h, on_range = hessians.on_range()
@@ -78,12 +107,20 @@ def mean_square_batch_size(hessians: Hessians, lr: float, *, ascent: float = 0.0
     if eta * h.max() * (1 + c * h.max()) >= 2 or np.any(spare <= 0):
         return None
     root = np.sqrt(spare)
-    noise = eta * _largest_eigenvalue(lambda N: on_range.sandwich(N / root) / (n * root), np.diag(np.diag(root)))
-    critical = 1 / (1 / n + 1 / noise)  # 1/B - 1/n = 1/noise
-    return min(math.floor(critical * (1 + 1e-12)) + 1, n)
+    fixed = sampling == "fixed"
+    less = np.multiply.outer(h, h) / spare if fixed else np.zeros_like(spare)
+    noise = eta * _largest_eigenvalue(
+        lambda N: on_range.sandwich(N / root) / (n * root) - less * N, np.diag(np.diag(root))
+    )
+    if noise <= _RESIDUAL:
+        return 1
+    critical = n / (1 + (n - 1) / noise) if fixed else 1 / (1 / n + 1 / noise)  # p, or 1/B - 1/n, is 1/noise there
+    return min(max(math.floor(critical * (1 + 1e-12)) + 1, 1), n)
 
 
-def mean_square_ascent(hessians: Hessians, lr: float, batch_size: int) -> float | None:
+def mean_square_ascent(
+    hessians: Hessians, lr: float, batch_size: int, *, sampling: Sampling = "bernoulli"
+) -> float | None:
     """The ascent c = rho/alpha above which the mean square diverges; None if it does already without ascent.
 
     A root of one eigenvalue after another, to ten digits; inf if H = 0.
@@ -92,11 +129,11 @@ def mean_square_ascent(hessians: Hessians, lr: float, batch_size: int) -> float 
     h, on_range = hessians.on_range()
     if len(h) == 0:
         return math.inf
-    noise = _noise(B, hessians.n)
+    moments = Moments.of(B, hessians.n, sampling)
 
     def spare(c: float) -> float:
         """Above 0 where stable; falls in c."""
-        return math.log(_critical_lr(h, on_range, noise, c) / eta)
+        return math.log(_critical_lr(h, on_range, moments, c) / eta)
 
     low, at_low = 0.0, spare(0.0)
     if at_low <= 0:
@@ -121,23 +158,18 @@ def mean_square_ascent(hessians: Hessians, lr: float, batch_size: int) -> float 
     return c
 
 
-def _noise(B: int, n: int) -> float:
-    """(1/B - 1/n)/n, which is Var(x_i)/B^2."""
-    return (1 / B - 1 / n) / n
-
-
 def _curvature(h: Array, c: float) -> Array:
     """h_a/(1 + c h_b) + h_b/(1 + c h_a), (r, r)."""
     ratio = np.divide.outer(h, 1 + c * h)
     return np.asarray(ratio + ratio.T, dtype=np.float64)
 
 
-def _critical_lr(h: Array, on_range: Hessians, noise: float, c: float) -> float:
+def _critical_lr(h: Array, on_range: Hessians, moments: Moments, c: float) -> float:
     curvature = _curvature(h, c)
     root = np.sqrt(curvature)
-    deterministic = np.multiply.outer(h, h) / curvature
+    deterministic = moments.kept * np.multiply.outer(h, h) / curvature
     spread = _largest_eigenvalue(
-        lambda N: deterministic * N + noise * on_range.sandwich(N / root) / root, np.diag(np.diag(root))
+        lambda N: deterministic * N + moments.noise * on_range.sandwich(N / root) / root, np.diag(np.diag(root))
     )
     return 1 / spread
 
