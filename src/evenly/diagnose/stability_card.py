@@ -187,7 +187,8 @@ class StabilityCard:
             "stable": self.stable, "exact": isinstance(self.judged, Hessians), "estimated": self.estimated,
             "minimum": asdict(self.minimum), "sgd": asdict(self.sgd),
             "sam": None if self.sam is None else asdict(self.sam),
-            "lr_of_loaders": self.lr_of_loaders, "lrs": asdict(self.lrs), "batch_sizes": asdict(self.batch_sizes), "rhos": asdict(self.rhos),
+            "lr_of_loaders": self.lr_of_loaders, "lrs": asdict(self.lrs), "batch_sizes": asdict(self.batch_sizes),
+            "rhos": asdict(self.rhos),
         }  # fmt: skip
         return {name: _plain(value) for name, value in content.items()}
 
