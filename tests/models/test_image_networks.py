@@ -163,8 +163,11 @@ def test_channels_last_changes_nothing(network: tuple[str, nn.Module]) -> None:
 
 
 def test_every_parameter_gets_a_gradient_and_a_small_step_lowers_the_loss(network: tuple[str, nn.Module]) -> None:
-    name, model = network[0], copy.deepcopy(network[1]).train()
-    x, y = images(), torch.arange(4)
+    name, model = (
+        network[0],
+        copy.deepcopy(network[1]).double().train(),
+    )  # BatchNorm over few values: float32 is not enough
+    x, y = images().double(), torch.arange(4)
 
     def loss() -> Tensor:
         with torch.random.fork_rng():
@@ -182,13 +185,13 @@ def test_every_parameter_gets_a_gradient_and_a_small_step_lowers_the_loss(networ
         assert parameter.grad is not None, key
         assert torch.isfinite(parameter.grad).all(), key
         largest = float(parameter.grad.abs().max())
-        assert largest < 1e-5 if key in cancelled else largest > 1e-9, key
+        assert largest < 1e-9 if key in cancelled else largest > 0, key
     square = sum(float(p.grad.square().sum()) for p in model.parameters() if p.grad is not None)
-    lr = 1e-3 / square
+    lr = 1e-6 / square
     torch.optim.SGD(model.parameters(), lr=lr).step()
     with torch.no_grad():
         lowered = float(before.detach() - loss())
-    assert 0.2 < lowered / (lr * square) < 1.5  # 1 but for curvature, which BatchNorm over few values makes large
+    assert 0.9 < lowered / (lr * square) < 1.1  # 1 but for curvature
 
 
 @pytest.mark.parametrize("name", ["preact_resnet18", "resnet18", "resnet50", "mobilenet_v2", "densenet121"])
