@@ -13,6 +13,10 @@ from evenly.data.augment import Augment, generated_keys, keyed, normalise
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inductor's own
+]
 RECIPES = ["basic", "resized", "trivial", "basic+trivial"]
 
 
