@@ -148,7 +148,11 @@ class _Pass:
         S, J, d = w.shape
         Q, n, _ = data.own.shape
         self.u = torch.cat([data.own.reshape(Q * n, d), data.shared]).to(w)  # (R, d)
-        self.counts, self.weight = data.counts.to(w), data.weight.to(w)
+        self.columns = self.u.T.contiguous()
+        self.counts, self.examples = data.counts.to(w), data.counts.T.contiguous().to(w)
+        # as a rule all examples weigh the same, and their weight then goes into the gradient as one number
+        self.even = float(data.weight[0]) if bool((data.weight == data.weight[0]).all()) else None
+        self.weight = data.weight.to(w)
         self.z, self.square = w.new_empty(2, S, J, len(self.u))
         self.a, self.c = w.new_empty(2, S, len(self.u))
         self.own_a, self.shared_a = self.a[:, : Q * n].view(S, Q, n), self.a[:, Q * n :]
@@ -159,16 +163,19 @@ class _Pass:
     def __call__(self, w: Tensor, with_loss: bool = False) -> tuple[Tensor | None, Tensor]:
         """The loss (S,) if asked for, and the gradient (S, J, d), which the next call overwrites."""
         z, square, gradient = self.flat
-        torch.mm(w.view(len(z), -1), self.u.T, out=z)
+        torch.mm(w.view(len(z), -1), self.columns, out=z)
         torch.mul(z, z, out=square)
         torch.sum(self.z.mul_(self.square), 1, out=self.a)
-        margin = self.own_a.sum(1).addmm_(self.shared_a, self.counts)
+        own = self.own_a[:, 0] if self.own_a.shape[1] == 1 else self.own_a.sum(1)
+        margin = torch.addmm(own, self.shared_a, self.counts)
         loss = -F.logsigmoid(margin) @ self.weight if with_loss else None
-        share = margin.neg_().sigmoid_().mul_(self.weight)  # l_i / N
+        share = margin.neg_().sigmoid_()  # l_i, or l_i / N where examples weigh differently
+        if self.even is None:
+            share.mul_(self.weight)
         self.own_c.copy_(share[:, None])
-        self.shared_c.copy_(share @ self.counts.T)
+        torch.mm(share, self.examples, out=self.shared_c)
         self.square.mul_(self.c[:, None])
-        torch.mm(square, self.u, out=gradient).mul_(-3)
+        torch.addmm(gradient, square, self.u, beta=0, alpha=-3 * (self.even or 1.0), out=gradient)
         return loss, self.gradient
 
 
