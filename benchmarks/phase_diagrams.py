@@ -1,6 +1,6 @@
 """How long phase diagrams take: the closed form beside steps taken one by one.
 
-    python benchmarks/phase_diagrams.py --rounds 5 --json phase_diagrams.json
+    OMP_NUM_THREADS=1 python benchmarks/phase_diagrams.py --rounds 5 --json phase_diagrams.json
 
 Diagrams of C.3's set (n 100, 10 repeats, 1000 steps, eta .5, the 10 x 10 grid unless said). `steps, all cells at once`
 is `evenly.theory.stability.simulate`; `loop` takes the same steps cell by cell and repeat by repeat with the diagonal
@@ -12,20 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-from evenly.theory.stability import phase_diagram, quadratic, simulate  # noqa: E402
-from evenly.theory.stability.phases import BATCH_SIZES, SIGMAS  # noqa: E402
+from evenly.theory.stability import phase_diagram, quadratic, simulate
+from evenly.theory.stability.phases import BATCH_SIZES, SIGMAS
 
 STEPS, REPEATS, LR = 1000, 10, 0.5
 

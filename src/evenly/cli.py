@@ -29,7 +29,10 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
 DataName = Annotated[
     str,
-    typer.Argument(metavar="DATA", help="A name from `evenly datasets`, or an .npz file with x, y[, groups][, split]."),
+    typer.Argument(
+        metavar="DATA",
+        help="A name from `evenly datasets`, an .npz file with x, y[, groups][, split], or a folder of images.",
+    ),
 ]
 Model = Annotated[
     str | None,

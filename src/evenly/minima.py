@@ -36,6 +36,8 @@ def read(target: str | Path, data: str | None, **asked: Any) -> tuple[StabilityC
 
 def hessians(path: Path) -> Hessians:
     """The Hessians in an `.npz` file: hessians (n, p, p), or gradients (n, p) with H_i = g_i g_i^T."""
+    if not path.exists():
+        raise EvenlyError(f"there is no file {str(path)!r}; give an .npz file or a run's folder")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if name in ("hessians", "gradients")}

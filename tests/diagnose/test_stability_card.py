@@ -84,7 +84,13 @@ def test_a_draw_of_the_examples_stands_for_all() -> None:
     assert (part.examples, part.minimum.n) == (30, 60)
     assert not part.lrs.exact
     assert isinstance(part.judged, Minimum)
-    assert part.minimum.sigma == pytest.approx(whole.minimum.sigma, rel=0.6)
+    chosen = torch.randperm(60, generator=torch.Generator().manual_seed(1))[:30]
+    drawn = stability_card(model, "squared", (x[chosen], y[chosen] + 1), lr=0.01, batch_size=5)
+    assert part.minimum.sigma == pytest.approx(2 * drawn.minimum.sigma)
+    assert part.minimum.smallest == pytest.approx(drawn.minimum.smallest)
+    assert 0 < part.minimum.smallest < part.minimum.largest
+    assert part.gradient_norm == pytest.approx(drawn.gradient_norm)
+    assert part.gradient_norm != pytest.approx(whole.gradient_norm, rel=1e-3)
     assert part.lrs.stable is not None
     assert part.lrs.stable <= part.lrs.unstable
     again = stability_card(model, "squared", (x, y + 1), lr=0.01, batch_size=5, samples=30, seed=1)
@@ -140,6 +146,9 @@ def test_what_it_says() -> None:
     some = judge(Minimum(n=100, sigma=9.0, largest=2.0), lr=0.1, batch_size=5)
     assert some.sentences()[0].startswith(
         "At lr 0.1, batch size 5: some minima with these numbers are stable under SGD"
+    )
+    assert f"with rho above {judge(Minimum(100, 9.0, 2.0), lr=0.3, batch_size=60).rhos.unstable:.3g}" in str(
+        judge(Minimum(100, 9.0, 2.0), lr=0.3, batch_size=60)
     )
     steep = judge(Minimum(n=100, sigma=9.0, largest=2.0, largest_sample=60.0), lr=3.0, batch_size=1)
     assert "SAM would diverge with any rho" in str(steep)

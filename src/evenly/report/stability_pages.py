@@ -99,5 +99,6 @@ def borders(card: StabilityCard) -> Panels:
         if card.lrs.exact
         else "Stable below the solid line, unstable above the dashed one; in between no theorem speaks."
     )
-    legend = [(line.name, line.look) for line in (*lines, here)]
+    caption += " The dot is this training."
+    legend = [(line.name, line.look) for line in lines]
     return Panels("Learning rate against batch size", [Panel("learning rate", drawing)], caption, legend)

@@ -129,7 +129,6 @@ def test_the_theorems_hold_on_random_sets(seed, kind, c):
         assert exact <= known.unstable * (1 + 1e-8)
         printed = largest_stable_lr(paper, B, ascent=c)
         assert exact <= printed.unstable * (1 + 1e-8)
-        assert known.unstable <= printed.unstable * (1 + 1e-8)
 
 
 @pytest.mark.parametrize("sigma", [1.0, 2.0, 3.7, 9.0])

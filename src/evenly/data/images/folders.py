@@ -75,18 +75,7 @@ def cinic10(folder: str | Path | None = None, memory: float = MEMORY, seed: int 
         strange = next(iter(set(listing.class_names) ^ set(CIFAR10_CLASSES)))
         raise EvenlyError(f"cinic10 in {root} has not CIFAR-10's ten classes (see {strange!r}); unpack it again")
     about = "CINIC-10: CIFAR-10 and ImageNet photographs of 32 x 32 in CIFAR-10's ten classes."
-    return assembled(
-        listing,
-        name="cinic10",
-        about=about,
-        size=None,
-        validation=None,
-        group_by=None,
-        memory=memory,
-        skip_bad=False,
-        seed=seed,
-        channels=3,
-    )
+    return assembled(listing, name="cinic10", about=about, memory=memory, seed=seed, channels=3)
 
 
 def tiny_imagenet(
@@ -117,16 +106,7 @@ def tiny_imagenet(
     )
     about = "Tiny-ImageNet: ImageNet photographs of 64 x 64 in 200 classes; its validation images are the test set."
     return assembled(
-        listing,
-        name="tiny-imagenet",
-        about=about,
-        size=None,
-        validation=validation,
-        group_by=None,
-        memory=memory,
-        skip_bad=False,
-        seed=seed,
-        channels=3,
+        listing, name="tiny-imagenet", about=about, memory=memory, seed=seed, validation=validation, channels=3
     )
 
 

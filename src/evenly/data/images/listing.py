@@ -51,12 +51,12 @@ def assembled(
     *,
     name: str,
     about: str = "",
-    size: int | None,
-    validation: float | None,
-    group_by: str | None,
     memory: float,
-    skip_bad: bool,
     seed: int,
+    size: int | None = None,
+    validation: float | None = None,
+    group_by: str | None = None,
+    skip_bad: bool = False,
     channels: int | None = None,
 ) -> ImageData:
     """Read the files of a listing and split them; the arguments are those of `image_folder`."""

@@ -20,8 +20,8 @@ def place_of(name: str, folder: str | Path | None) -> Path:
         return Path(folder)
     if not (shared := os.environ.get(VARIABLE)):
         raise EvenlyError(
-            f"no folder is given for {name} and {VARIABLE} is not set; give folder=..., or set {VARIABLE} "
-            f"to a folder that holds {name}/, or {_how_to_download(name, 'FOLDER')}"
+            f"no folder is given for {name} and {VARIABLE} is not set; give folder=... (-d folder=...), or set "
+            f"{VARIABLE} to a folder that holds {name}/, or {_how_to_download(name, 'FOLDER')}"
         )
     return Path(shared) / name
 
