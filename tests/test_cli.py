@@ -19,6 +19,7 @@ from evenly.cli import main
 from evenly.data import DATASETS
 from evenly.methods import METHODS
 from evenly.models import MODELS
+from evenly.optim.registry import OPTIMIZERS
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 Y = np.arange(40) % 2
@@ -142,6 +143,23 @@ def refused(result, said):
         ("compare mine.npz --seeds 1,1", "a seed stands twice"),
         ("compare mine.npz --jobs 0", "jobs 0"),
         ("compare nowhere.npz", "there is no file 'nowhere.npz'"),
+        ("compare mine.npz --sweep batch_size", "sweep 'batch_size' is not name=value,value"),
+        ("compare mine.npz --sweep =3", "sweep '=3' is not name=value,value"),
+        ("compare mine.npz --sweep batch_size=", "sweep of batch_size has no values"),
+        ("compare mine.npz --sweep batch_size=8,,9", "batch_size '' cannot be used"),
+        ("compare mine.npz --sweep batch_size=8,half", "batch_size 'half' cannot be used"),
+        ("compare mine.npz --sweep batch_size=8,8", "8 stands twice in the sweep of batch_size"),
+        ("compare mine.npz --sweep batch_size=8 --sweep batch_size=9", "batch_size is swept twice"),
+        ("compare mine.npz --sweep batchsize=8", "did you mean 'batch_size'"),
+        ("compare mine.npz --sweep factor=2,3", "write useful.factor"),
+        ("compare mine.npz --sweep lr=.1,.2 --lr 0.1", r"lr is swept and also fixed at 0\.1"),
+        ("compare mine.npz --workers=-1", "workers -1 cannot be used"),
+        ("train mine.npz --workers=-1", "workers -1 cannot be used"),
+        ("train mine.npz --workers many", "--workers"),
+        ("train mine.npz --model-option weights", "'weights' is not name=value"),
+        ("train mine.npz --augment basc", "basc"),
+        ("train mine.npz --precision half", "precision 'half' cannot be used"),
+        ("train mine.npz --normalise some", "normalise 'some' cannot be used"),
         ("methods --speed", "--speed"),
     ],
 )
@@ -275,7 +293,11 @@ def test_a_loss_that_is_not_finite_keeps_the_folder(evenly, mine, tmp_path):
 
 @pytest.mark.parametrize(
     ("verb", "names"),
-    [("methods", set(METHODS)), ("datasets", {*DATASETS, "FILE.npz", "FOLDER"}), ("models", set(MODELS))],
+    [
+        ("methods", set(METHODS)),
+        ("datasets", {*DATASETS, "FILE.npz", "FOLDER"}),
+        ("models", {*MODELS, "torchvision:NAME", "timm:NAME"}),
+    ],
 )
 def test_lists(evenly, verb, names):
     code, out, err = evenly(verb)
@@ -311,7 +333,8 @@ def test_train_takes_every_setting(evenly, mine, tmp_path):
         "train", mine(), "--method", "useful", "--optimizer", "sam", "--model", "mlp", "--epochs", 3,
         "--batch-size", "full", "--lr", 0.2, "--momentum", 0.5, "--weight-decay", 0.001, "--rho", 0.1,
         "--schedule", "cosine", "--select", "average", "-o", "factor=3", "-o", "on=logits",
-        "--seed", 5, "--device", "cpu", "--out", "deep/run", "--json",
+        "--seed", 5, "--device", "cpu", "--out", "deep/run", "--json", "--precision", "float32", "--augment", "none",
+        "--normalise", "none", "--workers", 1, "--no-capture",
     )  # fmt: skip
     assert (code, err) == (0, "")
     results = json.loads(out)
@@ -321,8 +344,98 @@ def test_train_takes_every_setting(evenly, mine, tmp_path):
     assert config["method"] == {"name": "useful", "options": {"factor": 3, "on": "logits"}}
     assert config["settings"] == {
         "epochs": 3, "batch_size": None, "lr": 0.2, "momentum": 0.5, "weight_decay": 0.001, "rho": 0.1,
-        "schedule": "cosine", "select": "average", "evaluate_every": 1,
+        "schedule": "cosine", "select": "average", "evaluate_every": 1, "augment": "none", "normalise": "none",
+        "precision": "float32",
     }  # fmt: skip
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the command line asks of train and compare, which do not run."""
+    seen = []
+
+    def note(*arguments, **given):
+        seen.append(given)
+        raise package.EvenlyError("asked")
+
+    monkeypatch.setattr("evenly.experiment.train", note)
+    monkeypatch.setattr("evenly.comparison.compare", note)
+    return seen
+
+
+NEW = {"augment": "basic+trivial", "normalise": "data", "precision": "bf16"}
+
+
+@pytest.mark.parametrize("verb", ["train", "compare"])
+def test_settings_of_images_and_of_running_are_handed_on_where_given(evenly, mine, asked, verb):
+    flags = [word for name, value in NEW.items() for word in (f"--{name}", value)]
+    options = ["--model-option", "weights=a.npz", "--model-option", "width=.5", "--workers", 3, "--no-capture"]
+    evenly(verb, mine(), *flags, *options)
+    evenly(verb, mine())
+    expected = {**NEW, "model_options": {"weights": "a.npz", "width": 0.5}, "workers": 3, "capture": False}
+    assert {name: asked[0][name] for name in expected} == expected
+    assert asked[1].keys().isdisjoint(expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["batch_size=128,256,full"], {"batch_size": [128, 256, None]}),
+        (["useful.batch_size=full"], {"useful.batch_size": [None]}),
+        (["lr=.1,0.2,1e-3,-.5e-1"], {"lr": [0.1, 0.2, 0.001, -0.05]}),
+        (["useful.factor=2,3", "augment=none, basic+trivial"],
+         {"useful.factor": [2, 3], "augment": ["none", "basic+trivial"]}),
+        (["pde.add=[1,2],[3,4]"], {"pde.add": [[1, 2], [3, 4]]}),
+        (["schedule=full"], {"schedule": ["full"]}),
+        ([], {}),
+    ],
+)  # fmt: skip
+def test_a_sweep_is_read_from_the_command_line(evenly, mine, asked, words, values):
+    evenly("compare", mine(), *(part for word in words for part in ("--sweep", word)))
+    assert asked[0]["sweep"] == values
+    assert [type(v) for vs in asked[0]["sweep"].values() for v in vs] == [type(v) for vs in values.values() for v in vs]
+
+
+def test_compare_shows_a_sweep(evenly, mine, tmp_path, monkeypatch):
+    monkeypatch.setattr("evenly.report.run_page", lambda *arguments: None)
+    ask = ["compare", mine(), "--methods", "erm,useful", "--seeds", 2, "--epochs", 2, "--out", "t"]
+    code, out, err = evenly(*ask, "--sweep", "batch_size=8,16", "--sweep", "useful.factor=2,3")
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    lines = [line.strip() for line in out.splitlines()]
+    assert lines.count("batch_size 8") == 3  # ERM's, and one for each factor
+    assert lines.count("useful.factor 3") == 2
+    told = " ".join(out.split())
+    assert "ERM with sgd reaches between" in told
+    assert "useful with sgd at batch_size 16, useful.factor 3" in told
+    table = json.loads((tmp_path / "t/results.json").read_text())
+    assert table["plan"]["sweep"] == {"batch_size": [8, 16], "useful.factor": [2, 3]}
+    page = (tmp_path / "t/report.html").read_text()
+    assert "Over the swept values" in page
+    assert "Results at batch_size 16, useful.factor 3" in page
+
+
+@pytest.mark.parametrize(("device", "step"), [("cuda", "plain: it waits for the CPU"), ("cpu", "plain: no GPU"),
+                                              ("cuda", "captured")])  # fmt: skip
+def test_train_says_why_steps_were_not_captured(evenly, mine, monkeypatch, device, step):
+    from evenly.experiment import train
+
+    def on_a_gpu(*arguments, **given):
+        run = train(*arguments, **given)
+        run.results |= {"device": device, "step": step}
+        return run
+
+    monkeypatch.setattr("evenly.experiment.train", on_a_gpu)
+    code, out, _ = evenly("train", mine(), *QUICK)
+    assert code == 0
+    assert ("  steps were not captured: it waits for the CPU\n" in out) is (step == "plain: it waits for the CPU")
+    assert out.count("captured") == (step == "plain: it waits for the CPU")
+
+
+def test_the_optimizers_named_in_the_help_are_those_there_are(evenly):
+    for verb in ("train", "compare"):
+        told = re.search(r"--optimizers? <?\w+>?\s+([a-z, \n]+?)[.\[]", evenly(verb, "--help")[1]).group(1)
+        assert set(re.findall(r"\w+", told)) - {"or", "separated", "by", "commas"} == set(OPTIMIZERS)
 
 
 def test_train_on_a_law_with_options(evenly):

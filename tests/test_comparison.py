@@ -10,8 +10,9 @@ import torch
 from scipy import stats
 
 from evenly import Data, EvenlyError, compare, train
-from evenly.comparison import paired, summarise
+from evenly.comparison import Comparison, _slug, paired, point_name, summarise
 from evenly.data import load
+from evenly.models import RECIPES
 
 N, BATCH, EPOCHS = 40, 8, 4
 QUICK = {"epochs": EPOCHS, "batch_size": BATCH, "lr": 0.1}
@@ -309,6 +310,226 @@ def test_wrong_arguments_are_said_before_anything_runs(tmp_path, arguments, said
     assert not (tmp_path / "out").exists()
 
 
+# The sweep
+
+SWEPT = {key: value for key, value in QUICK.items() if key != "batch_size"}
+
+
+def measured(row):
+    """What a run reached and cost, without its name."""
+    return {key: row[key] for key in ("train", "validation", "test", "cost", "epochs", "chosen")}
+
+
+@pytest.fixture(scope="module")
+def batch_sizes():
+    return compare("mlp", law, ["erm", "useful", "group_dro"], seeds=2, sweep={"batch_size": [8, None]}, **SWEPT)
+
+
+def test_a_sweep_runs_every_arm_and_its_control_at_every_value(batch_sizes):
+    assert list(dict.fromkeys(row["arm"] for row in batch_sizes.rows)) == [
+        f"{arm}, batch_size {size}"
+        for size in ("8", "full")
+        for arm in ("erm+sgd", "useful+sgd", "random_upsample+sgd at the cost of useful+sgd", "group_dro+sgd")
+    ]
+    assert len(batch_sizes.rows) == 16
+    for row in batch_sizes.rows:
+        assert row["sweep"] == {"batch_size": 8 if row["arm"].endswith(" 8") else None}
+    assert batch_sizes.plan["sweep"] == {"batch_size": [8, None]}
+    assert "batch_size" not in batch_sizes.plan["in_common"]
+    assert batch_sizes.plan["in_common"]["epochs"] == EPOCHS
+    json.dumps(batch_sizes.as_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize(("size", "text"), [(8, "8"), (None, "full")])
+def test_runs_of_a_sweep_are_what_train_gives_at_that_value(batch_sizes, size, text):
+    rows = rows_of(batch_sizes)
+    arm = f"useful+sgd, batch_size {text}"
+    for seed in (0, 1):
+        alone = train("mlp", law(seed), "useful", seed=seed, batch_size=size, **SWEPT)
+        assert measured(rows[arm, seed]) == measured(alone.results)
+        count = {"count": len(alone.selection.indices), "factor": 2}
+        other = train(
+            "mlp", law(seed), "random_upsample", seed=seed, budget=alone.cost, batch_size=size, **count, **SWEPT
+        )
+        assert rows[arm, seed]["control"] == f"random_upsample+sgd at the cost of {arm}"
+        assert measured(rows[rows[arm, seed]["control"], seed]) == measured(other.results)
+        assert rows[rows[arm, seed]["control"], seed]["control_of"] == arm
+
+
+def test_differences_in_a_sweep_are_from_the_control_at_the_same_value(batch_sizes):
+    rows, summary = rows_of(batch_sizes), {entry["arm"]: entry for entry in batch_sizes.summary}
+    for text, at in (("8", {"batch_size": 8}), ("full", {"batch_size": None})):
+        entry = summary[f"group_dro+sgd, batch_size {text}"]
+        assert entry["sweep"] == at
+        assert entry["control"] == f"erm+sgd, batch_size {text}"
+        assert summary[entry["control"]]["control_of"] is None
+        expected = paired([
+            rows[entry["arm"], seed]["test"]["accuracy"] - rows[entry["control"], seed]["test"]["accuracy"]
+            for seed in (0, 1)
+        ])  # fmt: skip
+        assert entry["accuracy"]["difference"] == {key: pytest.approx(value) for key, value in expected.items()}
+
+
+def test_an_option_varies_its_method_only_and_names_are_multiplied():
+    sweep = {"useful.factor": [2, 3], "batch_size": np.array([8, 16])}
+    table = compare("mlp", law, ["erm", "useful"], seeds=1, sweep=sweep, **SWEPT)
+    arms = {entry["arm"]: entry["sweep"] for entry in table.summary if entry["control_of"] is None}
+    assert arms == {
+        "erm+sgd, batch_size 8": {"batch_size": 8},
+        "erm+sgd, batch_size 16": {"batch_size": 16},
+        **{
+            f"useful+sgd, factor {factor}, batch_size {size}": {"useful.factor": factor, "batch_size": size}
+            for factor in (2, 3)
+            for size in (8, 16)
+        },
+    }
+    for (arm, _), run in table.runs.items():
+        if not arm.startswith("erm"):
+            assert run.selection.factor == (3 if "factor 3" in arm else 2)
+    costs = {arm: run.cost for (arm, _), run in table.runs.items()}
+    for arm in arms:
+        if arm.startswith("useful"):
+            assert 0 <= costs[f"random_upsample+sgd at the cost of {arm}"] - costs[arm] < 17
+
+
+def test_where_epochs_are_swept_erm_costs_one_at_each_value():
+    table = compare("mlp", law, ["erm", "erm+sam"], seeds=1, sweep={"epochs": [2, 4]}, batch_size=BATCH)
+    costs = {row["arm"]: (row["cost"], row["cost_multiple"]) for row in table.rows}
+    assert costs == {
+        f"{arm}, epochs {epochs}": (multiple * epochs * N, multiple)
+        for arm, multiple in (("erm+sgd", 1.0), ("erm+sam", 2.0), ("erm+sgd at the cost of erm+sam", 2.0))
+        for epochs in (2, 4)
+    }
+
+
+def test_a_setting_of_one_method_can_be_swept_and_its_control_has_it():
+    table = compare("mlp", law, ["erm", "subsample"], seeds=1, sweep={"subsample.lr": [0.01, 0.02]}, **QUICK)
+    rates = {arm: {row["lr"] for row in run.history} for (arm, _), run in table.runs.items()}
+    assert rates == {
+        "erm+sgd": {0.1}, "subsample+sgd, lr 0.01": {0.01}, "subsample+sgd, lr 0.02": {0.02},
+        "erm+sgd at the cost of subsample+sgd, lr 0.01": {0.01},
+        "erm+sgd at the cost of subsample+sgd, lr 0.02": {0.02},
+    }  # fmt: skip
+
+
+def test_rho_varies_the_arms_that_have_one():
+    table = compare("mlp", law, ["erm"], ["sgd", "sam"], seeds=1, sweep={"rho": [0.05, 0.5]}, **QUICK)
+    arms = ["erm+sgd", *(f"erm+sam, rho {rho}" for rho in (0.05, 0.5))]
+    assert [row["arm"] for row in table.rows if row["control_of"] is None] == arms
+    weak, strong = (table.runs[arm, 0].model.state_dict() for arm in arms[1:])
+    assert not all(torch.equal(weak[name], strong[name]) for name in weak)
+
+
+def linear():
+    return torch.nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize("whose", ["", "useful."])
+def test_models_can_be_swept_and_a_control_has_its_arms_model(whose):
+    table = compare(None, law, ["useful"], seeds=1, sweep={f"{whose}model": ["mlp", linear]}, **QUICK)
+    for row in table.rows:
+        assert isinstance(table.runs[row["arm"], 0].model, torch.nn.Linear) is ("model linear" in row["arm"])
+    assert len(table.rows) == 4
+    assert table.plan["sweep"] == {f"{whose}model": ["mlp", "linear"]}
+
+
+def test_a_model_of_one_method_comes_before_that_of_all():
+    table = compare("mlp", law, ["erm", "subsample"], seeds=1, options={"subsample": {"model": linear}}, **QUICK)
+    linears = {arm for (arm, _), run in table.runs.items() if isinstance(run.model, torch.nn.Linear)}
+    assert linears == {"subsample+sgd", "erm+sgd at the cost of subsample+sgd"}
+
+
+@pytest.mark.parametrize(
+    ("sweep", "more", "said"),
+    [
+        ({"batchsize": [1]}, {}, "no setting is called 'batchsize'; did you mean 'batch_size'"),
+        ({"factor": [2]}, {}, "sweep 'factor' does not say whose option it is; write useful.factor"),
+        ({"usefull.factor": [2]}, {}, "did you mean 'useful'"),
+        ({"useful.factr": [2]}, {}, "no option of useful is called 'factr'; did you mean 'factor'"),
+        ({"pde.every": [2]}, {}, "sweep 'pde.every' varies no arm, none has method pde"),
+        ({"rho": [0.1]}, {}, "sweep 'rho' varies no arm, none has optimizer sam"),
+        ({"select": ["last"]}, {}, "select cannot be swept, one table has one selection rule"),
+        ({"batch_size": []}, {}, "sweep of batch_size has no values"),
+        ({"batch_size": 8}, {}, "sweep of batch_size is 8, not a list"),
+        ({"schedule": "step"}, {}, "sweep of schedule is 'step', not a list"),
+        ({"batch_size": [8, 2.5]}, {}, r"batch_size 2\.5 cannot be used"),
+        ({"useful.factor": [2, "two"]}, {}, "factor 'two' cannot be used"),
+        ({"weight_decay": [0, 1, 0.0]}, {}, r"0\.0 stands twice in the sweep of weight_decay"),
+        ({"schedule": ["step", "step"]}, {}, "step stands twice"),
+        ({"lr": [0.1]}, {"lr": 0.2}, r"lr is swept and also fixed at 0\.2"),
+        ({"lr": [0.1]}, {"options": {"useful": {"lr": 0.3}}}, r"lr is swept and also fixed at 0\.3"),
+        ({"useful.factor": [2]}, {"options": {"useful": {"factor": 3}}}, "useful.factor is swept and also fixed at 3"),
+        ({"model": ["mlp"]}, {"model": "mlp"}, "model is swept and also fixed at 'mlp'"),
+        ({"useful.lr": [0.1], "lr": [0.1]}, {}, "useful.lr and lr are both swept"),
+        ({"lr": [0.1, -1]}, {}, "lr -1 does not train"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_wrong_sweep_is_said_in_one_line_before_anything_runs(tmp_path, monkeypatch, sweep, more, said):
+    monkeypatch.setattr("evenly.comparison.train", None)
+    with pytest.raises(EvenlyError, match=said) as refused:
+        compare(
+            **{"data": law, "methods": ["erm", "useful"], "sweep": sweep, "out": tmp_path / "out", "epochs": 2} | more
+        )
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_number_swept_for_one_method_may_be_fixed_for_the_others():
+    table = compare("mlp", law, ["erm", "subsample"], seeds=1, sweep={"subsample.lr": [0.3]}, controls=False, **QUICK)
+    assert {arm: run.history[0]["lr"] for (arm, _), run in table.runs.items()} == {
+        "erm+sgd": QUICK["lr"], "subsample+sgd, lr 0.3": 0.3,
+    }  # fmt: skip
+
+
+NAMES = [
+    "erm+sgd", "erm+sgd at the cost of pde+sgd", "useful+sgd, lr 0.1", "useful+sgd, lr 1e-05", "erm+sgd, augment a+b",
+    "erm+sgd, augment a-b", "erm+sgd, augment a b", "erm+sgd, model torchvision:vit", "erm+sgd, model torchvision/vit",
+    "erm+sgd, model ../../up", "erm+sgd at the cost of useful+sgd, augment a+b", f"erm+sgd, model {'x' * 300}",
+    f"erm+sgd, model {'x' * 299}y", "erm+sgd, model ünï", "erm+sgd, model únï", "erm+sgd, add 1/2", "erm+sgd, add 12",
+]  # fmt: skip
+
+
+def test_folders_of_runs_are_safe_and_of_one_arm_each():
+    slugs = [_slug(name) for name in NAMES]
+    assert len(set(slugs)) == len(NAMES)
+    assert all(set(slug) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") for slug in slugs)
+    assert max(map(len, slugs)) < 200
+    assert slugs[:3] == ["erm-sgd", "erm-sgd--pde-sgd", "useful-sgd-lr-0.1"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "none"), (True, "true"), (0.05, "0.05"), ([1, 2], "1/2"), ({}, "none"),
+     ({"width": 8, "depth": None}, "width=8 depth=none")],
+)  # fmt: skip
+def test_values_in_names(value, text):
+    assert point_name({"batch_size": None, "useful.x": value}) == f"batch_size full, useful.x {text}"
+
+
+def test_how_to_run_is_handed_on_where_it_is_given(monkeypatch):
+    seen = []
+
+    def watched(*arguments, **given):
+        seen.append({name: given.get(name) for name in ("device", "workers", "capture")})
+        return train(*arguments, **{name: value for name, value in given.items() if name not in ("workers", "capture")})
+
+    monkeypatch.setattr("evenly.comparison.train", watched)
+    compare("mlp", law, ["erm"], seeds=1, device="cpu", workers=3, capture=False, **QUICK)
+    compare("mlp", law, ["erm"], seeds=1, **QUICK)
+    assert seen == [
+        {"device": "cpu", "workers": 3, "capture": False}, {"device": "auto", "workers": None, "capture": None},
+    ]  # fmt: skip
+
+
+def test_the_unit_of_cost_knows_the_recipe_of_the_model(monkeypatch):
+    monkeypatch.setitem(RECIPES, "mlp", {"epochs": 3})
+    table = compare("mlp", law, ["erm", "erm+sam"], seeds=1, batch_size=BATCH)
+    multiples = {row["arm"]: row["cost_multiple"] for row in table.rows}
+    assert multiples == {"erm+sgd": 1.0, "erm+sam": 2.0, "erm+sgd at the cost of erm+sam": 2.0}
+    assert table.plan["in_common"]["epochs"] == 3
+
+
 # The folder
 
 
@@ -342,6 +563,73 @@ def test_finished_runs_are_not_repeated_and_seeds_and_methods_can_be_added(tmp_p
     assert rows_of(more).keys() > rows_of(first).keys()
     assert all(rows_of(more)[key] == value for key, value in rows_of(first).items())
     assert json.loads((tmp_path / "out/results.json").read_text()) == json.loads(json.dumps(more.as_json()))
+
+
+def test_a_narrower_call_tells_of_itself_and_keeps_the_other_rows(tmp_path):
+    ask = {"model": "mlp", "data": law, "out": tmp_path / "out", "controls": False} | QUICK
+    wide = compare(**ask, methods=["erm", "subsample"], seeds=2)
+    assert wide.others == []
+    narrow = compare(**ask, methods=["erm"], seeds=1)
+    assert [(row["arm"], row["seed"]) for row in narrow.rows] == [("erm+sgd", 0)]
+    third = compare(**ask, methods=["group_dro"], seeds=1)
+    written = json.loads((tmp_path / "out/results.json").read_text())
+    assert written == json.loads(json.dumps(third.as_json()))
+    assert {entry["arm"] for entry in written["summary"]} == {"group_dro+sgd"}
+    assert len(written["others"]) == 4
+    assert rows_of(Comparison("", written["others"], [], {})) == rows_of(wide)
+    again = compare(**ask, methods=["erm", "subsample", "group_dro"], seeds=2)
+    assert again.others == []
+
+
+def test_a_sweep_resumes_and_others_can_be_added(tmp_path, steps):
+    ask = {"model": "mlp", "data": law, "methods": ["erm", "subsample"], "seeds": 1, "out": tmp_path / "out"} | SWEPT
+    first = compare(**ask, sweep={"batch_size": [8, 16]})
+    taken = steps()
+    again = compare(**ask, sweep={"batch_size": [8, 16]})
+    assert (steps(), again.rows) == (taken, first.rows)
+    more = compare(**ask, sweep={"batch_size": [16, 32]})
+    assert rows_of(more)["erm+sgd, batch_size 16", 0] == rows_of(first)["erm+sgd, batch_size 16", 0]
+    assert {row["arm"] for row in more.others} == {row["arm"] for row in first.rows if row["sweep"]["batch_size"] == 8}
+    plain = compare(**ask)
+    assert len(plain.others) == 9
+    assert {path.name for path in (tmp_path / "out/runs").iterdir()} >= {
+        "erm-sgd-batch_size-8-seed0", "erm-sgd--subsample-sgd-batch_size-32-seed0", "subsample-sgd-seed0",
+    }  # fmt: skip
+
+
+LATE = {
+    "an option beyond the run": ({"methods": ["pde"], "options": {"pde": {"warmup_epochs": 9}}}, law, "does not fit"),
+    "a recipe of another method": ({"methods": ["erm"]}, "recipe", "no setting or option of erm is called 'factr'"),
+    "a rate that cannot be": ({"methods": ["erm", "subsample"], "options": {"subsample": {"lr": 0}}}, law, "lr 0"),
+    "a model that cannot be": ({"methods": ["erm"], "model": "convnet"}, law, "convnet"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty folder", "a folder above"])
+@pytest.mark.parametrize("case", LATE)
+def test_a_comparison_refused_late_leaves_the_folder_as_it_was(tmp_path, case, there):
+    arguments, data, said = LATE[case]
+    if data == "recipe":
+        data = law(0)
+        data.recipe = {"options": {"erm": {"factr": 3}}}
+    out = tmp_path / "deep/out"
+    (tmp_path if there == "nothing" else out if there == "an empty folder" else tmp_path / "deep").mkdir(
+        parents=True, exist_ok=True
+    )
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(EvenlyError, match=said):
+        compare(**{"model": "mlp", "data": data, "seeds": 1, "out": out} | QUICK | arguments)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_comparison_refused_after_its_first_run_keeps_what_it_has(tmp_path, steps):
+    ask = {"model": "mlp", "data": law, "seeds": 1, "out": tmp_path / "out", "controls": False} | QUICK
+    with pytest.raises(EvenlyError, match="every"):
+        compare(**ask, methods=["erm", "pde"], sweep={"pde.every": [2, 0]})
+    taken = steps()
+    assert (tmp_path / "out/config.json").exists()
+    compare(**ask, methods=["erm", "pde"], sweep={"pde.every": [2]})
+    assert steps() == taken
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):

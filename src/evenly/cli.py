@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -59,6 +60,25 @@ Select = Annotated[
         show_default=False,
     ),
 ]
+Augment = Annotated[
+    str | None,
+    typer.Option(help="Of images: none, or basic, resized, trivial joined by +, as basic+trivial.", show_default=False),
+]
+Normalise = Annotated[
+    str | None,
+    typer.Option(help="Of images: none, data (its own mean and deviation) or imagenet.", show_default=False),
+]
+Precision = Annotated[
+    str | None, typer.Option(help="auto (bf16 for images on a GPU), bf16 or float32.", show_default=False)
+]
+Workers = Annotated[int, typer.Option(help="Processes that read what is not in memory; they change no result.")]
+NoCapture = Annotated[bool, typer.Option("--no-capture", help="On a GPU, take every step one by one.")]
+ModelOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model-option", help="An option of the model, name=value, e.g. weights=FILE; repeatable.", show_default=False
+    ),
+]
 
 
 @app.command()
@@ -92,7 +112,7 @@ def demo(
 def train(
     data: DataName,
     method: Annotated[str, typer.Option(help="A name from `evenly methods`.")] = "erm",
-    optimizer: Annotated[str, typer.Option(help="sgd, adam, adamw or sam.")] = "sgd",
+    optimizer: Annotated[str, typer.Option(help="sgd, adam, adamw, sam or asam.")] = "sgd",
     model: Model = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
@@ -102,10 +122,16 @@ def train(
     rho: Number = None,
     schedule: Schedule = None,
     select: Select = None,
+    augment: Augment = None,
+    normalise: Normalise = None,
+    precision: Precision = None,
     option: Options = None,
+    model_option: ModelOptions = None,
     data_option: DataOptions = None,
     seed: Seed = 0,
     device: Device = "auto",
+    workers: Workers = 0,
+    no_capture: NoCapture = False,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -116,16 +142,21 @@ def train(
       evenly train shortcut-digits --method pde
 
       evenly train my.npz --method useful --optimizer sam --epochs 60 -o factor=3
+
+      evenly train photos/ --model torchvision:resnet50 --model-option weights=resnet50.safetensors --augment basic
     """
     from evenly.experiment import train as run_train
     from evenly.methods import find
 
-    settings = _settings(epochs, batch_size, lr, momentum, weight_decay, rho, schedule, select)
+    settings = _settings(
+        batch_size, model_option, epochs=epochs, lr=lr, momentum=momentum, weight_decay=weight_decay, rho=rho,
+        schedule=schedule, select=select, augment=augment, normalise=normalise, precision=precision,
+    )  # fmt: skip
     options = find(method).checked(_pairs(option))
     out = out or Path("runs") / f"{Path(data).stem}-{method}-{optimizer}-seed{seed}"
     run = run_train(
         model, data, method, optimizer, seed=seed, device=device, out=out,
-        data_options=_pairs(data_option), **settings, **options,
+        data_options=_pairs(data_option), **_running(workers, no_capture), **settings, **options,
     )  # fmt: skip
     if as_json:
         print(json.dumps(run.results, indent=2))
@@ -144,6 +175,10 @@ def train(
             f"  worst group     {row[where]['worst_group']:.1%}"
             f"   train-weighted average {row[where]['train_weighted']:.1%}"
         )
+    from evenly.report.words import uncaptured
+
+    if steps := uncaptured([row]):
+        print(f"  {steps}")
     print(f"  page            {out / 'report.html'}")
 
 
@@ -151,7 +186,7 @@ def train(
 def compare(
     data: DataName,
     methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = "erm,useful",
-    optimizers: Annotated[str, typer.Option(help="Names, separated by commas.")] = "sgd",
+    optimizers: Annotated[str, typer.Option(help="sgd, adam, adamw, sam, asam, separated by commas.")] = "sgd",
     seeds: Annotated[str, typer.Option(help="How many, or which: 3 or 100,101,102.")] = "3",
     model: Model = None,
     epochs: Epochs = None,
@@ -162,15 +197,29 @@ def compare(
     rho: Number = None,
     schedule: Schedule = None,
     select: Select = None,
+    augment: Augment = None,
+    normalise: Normalise = None,
+    precision: Precision = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Values to run every arm at: batch_size=128,256 or useful.factor=2,3; repeatable, then all pairs.",
+            show_default=False,
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
             "--option", "-o", help="An option of a method, method.name=value; repeatable.", show_default=False
         ),
     ] = None,
+    model_option: ModelOptions = None,
     data_option: DataOptions = None,
     jobs: Annotated[int, typer.Option(help="Processes that share the seeds, one thread each.")] = 1,
+    together: Annotated[int, typer.Option(help="Seeds side by side on one GPU.")] = 3,
     device: Device = "auto",
+    workers: Workers = 0,
+    no_capture: NoCapture = False,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -181,6 +230,8 @@ def compare(
       evenly compare shortcut-digits --methods erm,pde,group_dro --seeds 5
 
       evenly compare my.npz --methods erm,useful --optimizers sgd,sam -o useful.factor=3
+
+      evenly compare cifar10 --methods erm,useful --sweep batch_size=128,256,512
     """
     from evenly.comparison import compare as run_compare
 
@@ -192,9 +243,13 @@ def compare(
         by_method.setdefault(owner, {})[own] = value
     out = out or Path("runs") / f"compare-{Path(data).stem}"
     table = run_compare(
-        model, data, _names(methods), _names(optimizers), _seeds(seeds), options=by_method,
-        data_options=_pairs(data_option), device=device, jobs=jobs, out=out,
-        **_settings(epochs, batch_size, lr, momentum, weight_decay, rho, schedule, select),
+        model, data, _names(methods), _names(optimizers), _seeds(seeds), options=by_method, sweep=_sweep(sweep),
+        data_options=_pairs(data_option), device=device, jobs=jobs, together=together, out=out,
+        **_running(workers, no_capture),
+        **_settings(
+            batch_size, model_option, epochs=epochs, lr=lr, momentum=momentum, weight_decay=weight_decay, rho=rho,
+            schedule=schedule, select=select, augment=augment, normalise=normalise, precision=precision,
+        ),
     )  # fmt: skip
     _show([table], out, as_json)
 
@@ -319,7 +374,12 @@ def models(as_json: Json = False) -> None:
     """
     from evenly.models import MODELS
 
-    _list({name: summary for name, (_, summary) in MODELS.items()}, as_json)
+    rows = {name: summary for name, (_, summary) in MODELS.items()}
+    for library in ("torchvision", "timm"):
+        rows[f"{library}:NAME"] = (
+            f"any model of {library} where it is installed; weights from a local file with --model-option weights=FILE"
+        )
+    _list(rows, as_json)
 
 
 @app.callback(invoke_without_command=True)
@@ -481,22 +541,42 @@ def _with_options(summary: str, options: dict[str, Any]) -> str:
     return summary.rstrip(".") + (f" [{shown}]" if shown else "")
 
 
-def _settings(
-    epochs: int | None, batch_size: str | None, lr: float | None, momentum: float | None, weight_decay: float | None,
-    rho: float | None, schedule: str | None, select: str | None,
-) -> dict[str, Any]:  # fmt: skip
-    """Only what the user gave; the rest is the data's recipe or the default."""
-    given: dict[str, Any] = {
-        "epochs": epochs, "lr": lr, "momentum": momentum, "weight_decay": weight_decay, "rho": rho,
-        "schedule": schedule,
-        "select": select,
-    }  # fmt: skip
-    settings = {key: value for key, value in given.items() if value is not None}
+def _settings(batch_size: str | None, model_option: list[str] | None, **given: Any) -> dict[str, Any]:
+    """Only what the user gave; the rest is a recipe's or the default."""
+    settings = _given(**given)
     if batch_size is not None:
         if batch_size != "full" and not batch_size.isdecimal():
             raise EvenlyError(f"batch-size {batch_size!r} is not a number of examples; give a whole number or 'full'")
         settings["batch_size"] = None if batch_size == "full" else int(batch_size)
+    if model_option:
+        settings["model_options"] = _pairs(model_option)
     return settings
+
+
+def _running(workers: int, no_capture: bool) -> dict[str, Any]:
+    """How to run it, where that is not as usual."""
+    if workers < 0:
+        raise EvenlyError(f"workers {workers} cannot be used; give 0 (none) or more")
+    return ({"workers": workers} if workers else {}) | ({"capture": False} if no_capture else {})
+
+
+def _sweep(items: list[str] | None) -> dict[str, list[Any]]:
+    """name=value,value,... pairs; a whole batch is called 'full' here as in --batch-size."""
+    sweep: dict[str, list[Any]] = {}
+    for item in items or []:
+        name, equals, text = item.partition("=")
+        if not equals or not name:
+            raise EvenlyError(f"sweep {item!r} is not name=value,value; write e.g. batch_size=128,256")
+        if name in sweep:
+            raise EvenlyError(f"{name} is swept twice; give all its values at once, {name}=value,value")
+        try:
+            values = json.loads(f"[{text}]")
+        except json.JSONDecodeError:
+            values = [_value(part.strip()) for part in text.split(",")]
+        if name.rpartition(".")[2] == "batch_size":
+            values = [None if value == "full" else value for value in values]
+        sweep[name] = values
+    return sweep
 
 
 def _pairs(items: list[str] | None) -> dict[str, Any]:
@@ -506,11 +586,16 @@ def _pairs(items: list[str] | None) -> dict[str, Any]:
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise EvenlyError(f"option {item!r} is not name=value; write e.g. factor=3")
-        try:
-            pairs[name] = json.loads(value)
-        except json.JSONDecodeError:
-            pairs[name] = value
+        pairs[name] = _value(value)
     return pairs
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        # a number that JSON would have start with 0
+        return float(text) if re.fullmatch(r"[+-]?\.\d+(e[+-]?\d+)?", text, re.ASCII) else text
 
 
 def _names(text: str) -> list[str]:

@@ -2,22 +2,26 @@
 
 The control of a method trains for the same number of example-gradients without the method's idea: random upsampling of
 as many examples for USEFUL, plain training for twice the epochs for SAM, ERM stopped at the cost for a cheaper method.
-Differences are paired by seed, with 95% t-intervals.
+Differences are paired by seed, with 95% t-intervals. A sweep runs every arm, and its control, at each of several values
+of a setting or of a method's option: the ablations of Nguyen et al. 2024, appendix D.6, are a call each.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import math
 import os
 import pickle
+import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import zip_longest
+from itertools import product, zip_longest
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -28,18 +32,24 @@ from evenly.data import Data
 from evenly.engine import Run
 from evenly.engine.folder import holds_something, make_folder, read_json, write_json
 from evenly.engine.progress import Progress
+from evenly.engine.side_by_side import side_by_side
 from evenly.errors import EvenlyError, unknown
-from evenly.experiment import KINDS, Model, as_data, erm_cost, name_of, resolve, train
+from evenly.experiment import KINDS, Model, as_data, as_device, erm_cost, name_of, resolve, train
 from evenly.methods import find
-from evenly.optim.registry import OPTIMIZERS, PLAIN
+from evenly.optim.registry import OPTIMIZERS, PLAIN, builder
 from evenly.options import checked, kinds_of
 
 METRICS = ("accuracy", "worst_group", "train_weighted", "worst_class")
+LONGEST_NAME = 120
+"""Characters of a run's folder; file systems end at 255, some tools before."""
 
 
 @dataclass
 class Comparison:
-    """What came of it: a row per run, and per arm the means, the cost and the differences from its control."""
+    """What came of it: a row per run, and per arm the means, the cost and the differences from its control.
+
+    `others` are the rows of runs that earlier calls left in the same folder and this one did not ask for.
+    """
 
     data: str
     rows: list[dict[str, Any]]
@@ -47,10 +57,13 @@ class Comparison:
     plan: dict[str, Any]
     runs: dict[tuple[str, int], Run] = field(default_factory=dict, repr=False)
     out: Path | None = None
+    others: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
     def as_json(self) -> dict[str, Any]:
         """What `results.json` holds."""
-        return {"data": self.data, "plan": self.plan, "summary": self.summary, "rows": self.rows}
+        return {
+            "data": self.data, "plan": self.plan, "summary": self.summary, "rows": self.rows, "others": self.others,
+        }  # fmt: skip
 
 
 def compare(
@@ -62,9 +75,13 @@ def compare(
     *,
     controls: bool = True,
     options: dict[str, dict[str, Any]] | None = None,
+    sweep: Mapping[str, Iterable[Any]] | None = None,
     data_options: dict[str, Any] | None = None,
     device: str = "auto",
+    workers: int = 0,
+    capture: bool = True,
     jobs: int = 1,
+    together: int = 3,
     out: str | Path | None = None,
     **settings: Any,
 ) -> Comparison:
@@ -77,22 +94,72 @@ def compare(
         seeds: how many, or which.
         controls: run a control of equal cost for every arm.
         options: options and settings of single methods by name, e.g. ``{"pde": {"warmup_epochs": 20, "lr": 0.01}}``.
+        sweep: values to run every arm at, e.g. ``{"batch_size": [128, 256, 512]}``; of several names every combination.
+            ``{"useful.factor": [2, 3]}`` is an option or a setting of one method and varies the arms of that method
+            only, as "rho" does those of the optimizers that have it; other arms run once. An arm is then called
+            "useful+sgd, factor 3"; its control has the same values, and the cost of ERM for the epochs set there is
+            the 1.00x of both.
+        workers, capture: as for `evenly.train`.
         jobs: processes that share the seeds, one thread each; 1 keeps everything in this process.
-        out: a folder; work that was interrupted there goes on, finished runs are not repeated.
+        together: seeds that are under way at once on one GPU, each on a stream of its own, in this process.
+        out: a folder; work that was interrupted there goes on, finished runs are not repeated. Methods, seeds and
+            swept values may be added there call by call: they name runs, each with a configuration of its own, and so
+            are no part of what the folder as a whole is held to. `results.json` and the page tell of what this call
+            asked for; rows that earlier calls left there are kept under "others" in `results.json`. A comparison
+            refused before its first epoch leaves no folder.
         settings: as for `evenly.train`, for all arms alike.
     """
     seeds = [int(s) for s in seeds] if isinstance(seeds, Iterable) else list(range(int(seeds)))
     methods = list(dict.fromkeys([methods] if isinstance(methods, str) else methods))
     optimizers = list(dict.fromkeys([optimizers] if isinstance(optimizers, str) else optimizers))
     options, settings = _check(methods, optimizers, seeds, options or {}, settings, jobs)
-    folder = None if out is None else _open(Path(out), model, data, data_options or {}, options, settings)
-    job = _Seed(model, data, data_options or {}, methods, optimizers, controls, options, device, folder, settings)
+    values = _check_sweep(
+        sweep or {},
+        _arms(methods, optimizers),
+        options,
+        settings | ({} if model is None else {"model": name_of(model)}),
+    )
+    folder = None if out is None else Path(out)
+    running = {"device": device} | ({"workers": workers} if workers else {}) | ({} if capture else {"capture": False})
+    job = _Seed(
+        model, data, data_options or {}, methods, optimizers, controls, options, values, running, folder, settings
+    )
+    earlier = [] if folder is None else job.check_folder(folder)
+    job.check_on(job.dataset(seeds[0]))
+    with contextlib.nullcontext() if folder is None else _made(folder, job.config()):
+        done = _run(job, seeds, jobs, together)
+    rows = [row for seed in seeds for row, _ in done[seed]]
+    first, shown = rows[0], job.dataset(seeds[0])
+    asked = {(row["arm"], row["seed"]) for row in rows}
+    models = ", ".join(dict.fromkeys(row["model"] for row in rows))
+    table = Comparison(
+        first["data"], rows, summarise(rows), {**job.plan(seeds, shown), "rule": first["rule"], "model": models},
+        {(row["arm"], seed): run for seed in seeds for row, run in done[seed]}, folder,
+        [row for row in earlier if (row["arm"], row["seed"]) not in asked],
+    )  # fmt: skip
+    if folder is not None:
+        write_json(folder / "results.json", table.as_json())
+        from evenly.report import comparison_page
+
+        comparison_page(table, folder / "report.html", [shown])
+    return table
+
+
+def _run(job: _Seed, seeds: list[int], jobs: int, together: int) -> dict[int, list[tuple[dict[str, Any], Run]]]:
+    """Every seed's rows and runs, in this process or in several."""
     done: dict[int, list[tuple[dict[str, Any], Run]]] = {}
-    label = f"comparing on {data if isinstance(data, str | Path) else getattr(data, 'name', 'data')}"
-    with Progress(label) as bar:
+    with Progress(f"comparing on {job.data_name}") as bar:
         if jobs == 1 or len(seeds) == 1:
-            for position, seed in enumerate(seeds):
-                done[seed] = job(seed, partial(_part_of, bar, position, len(seeds)))
+            device = as_device(job.running["device"])
+            shares = dict.fromkeys(seeds, 0.0)
+
+            def show(seed: int, share: float, note: str) -> None:
+                shares[seed] = share
+                bar(sum(shares.values()) / len(seeds), note)
+
+            runs = [partial(job, seed, partial(show, seed)) for seed in seeds]
+            results = side_by_side(runs, device, together if device.type == "cuda" else 1)
+            done = dict(zip(seeds, results, strict=True))
         else:
             _check_sendable(job)
             pool = ProcessPoolExecutor(min(jobs, len(seeds)), get_context("spawn"), _worker)
@@ -103,18 +170,7 @@ def compare(
                     bar(len(done) / len(seeds), f"seed {waiting[finished]} done")
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
-    rows = [row for seed in seeds for row, _ in done[seed]]
-    first = rows[0]
-    table = Comparison(
-        first["data"], rows, summarise(rows), {**job.plan(seeds), "rule": first["rule"], "model": first["model"]},
-        {(row["arm"], seed): run for seed in seeds for row, run in done[seed]}, folder,
-    )  # fmt: skip
-    if folder is not None:
-        write_json(folder / "results.json", table.as_json())
-        from evenly.report import comparison_page
-
-        comparison_page(table, folder / "report.html", [job.dataset(seeds[0])])
-    return table
+    return done
 
 
 @dataclass
@@ -128,7 +184,8 @@ class _Seed:
     optimizers: list[str]
     controls: bool
     options: dict[str, dict[str, Any]]
-    device: str
+    sweep: dict[str, list[Any]]
+    running: dict[str, Any]
     folder: Path | None
     settings: dict[str, Any]
 
@@ -136,69 +193,143 @@ class _Seed:
         self, seed: int, progress: Callable[[float, str], None] = lambda share, note: None
     ) -> list[tuple[dict[str, Any], Run]]:
         data = self.dataset(seed)
-        plan, _ = resolve(data, "erm", self.settings)
-        arms = _arms(self.methods, self.optimizers)
+        places = self.places()
         done: dict[str, tuple[dict[str, Any], Run]] = {}
 
-        def run(arm: str, method: str, optimizer: str, options: dict[str, Any], budget: float | None = None) -> Run:
+        def run(
+            arm: str, method: str, optimizer: str, at: dict[str, Any], shared: dict[str, Any], options: dict[str, Any],
+            budget: float | None = None,
+        ) -> Run:  # fmt: skip
             if arm not in done:
-                progress(len(done) / (2 * len(arms)), arm)
+                progress(len(done) / (2 * len(places)), arm)
+                common = self.settings | shared
+                given = common | options
                 out = None if self.folder is None else self.folder / "runs" / f"{_slug(arm)}-seed{seed}"
                 result = train(
-                    self.model, data, method, optimizer, seed=seed, device=self.device, budget=budget, out=out,
-                    progress=lambda share, note: progress((len(done) + share) / (2 * len(arms)), arm),
-                    unit=erm_cost(data, plan["epochs"]), **self.settings | options,
+                    given.pop("model", self.model), data, method, optimizer, seed=seed, budget=budget, out=out,
+                    progress=lambda share, note: progress((len(done) + share) / (2 * len(places)), arm),
+                    unit=erm_cost(data, self.resolved(data, "erm", common)["epochs"]), **self.running, **given,
                 )  # fmt: skip
-                done[arm] = ({"arm": arm, **result.results, "control": None, "control_of": None}, result)
+                named = {name: name_of(value) for name, value in at.items()}
+                row = {"arm": arm, **result.results, "sweep": named, "control": None, "control_of": None}
+                done[arm] = (row, result)
             return done[arm][1]
 
-        for method, optimizer in arms:
-            arm = f"{method}+{optimizer}"
-            result = run(arm, method, optimizer, self.options.get(method, {}))
+        for method, optimizer, at in places:
+            arm = _arm(method, optimizer, at)
+            own = self.options.get(method, {}) | _own(at, method)
+            result = run(arm, method, optimizer, at, _common(at), own)
             control = _control(method, optimizer)
             if not self.controls or control is None:
                 continue
             other, its_optimizer = control
-            same_cost = f"{other}+{its_optimizer}"
+            its_at = {name: value for name, value in _common(at).items() if _varies(name, other, its_optimizer)}
             # what the user set for this method alone, its control gets too; a recipe's settings suit the method only
-            own = self.options.get(method, {})
-            shared = {name: value for name, value in own.items() if name in KINDS and name not in ("epochs", "model")}
+            shared = {name: value for name, value in own.items() if name in KINDS and name != "epochs"}
             options = self.options.get(other, {}) | shared
             if other == "random_upsample":
                 assert result.selection is not None
                 options |= {"count": len(result.selection.indices), "factor": result.selection.factor}
             budget: float | None = result.cost
             passes = 2 if its_optimizer in PLAIN else 1
-            its_epochs = resolve(data, other, self.settings | options)[0]["epochs"]
+            its_epochs = self.resolved(data, other, self.settings | its_at | options)["epochs"]
             if other == "erm" and not shared and math.isclose(result.cost, passes * erm_cost(data, its_epochs)):
                 budget = None
+                same_cost = _arm(other, its_optimizer, its_at)
+                run(same_cost, other, its_optimizer, its_at, its_at, options)
             else:
-                same_cost = f"{same_cost} at the cost of {arm}"
-            run(same_cost, other, its_optimizer, options, budget)
+                same_cost = f"{other}+{its_optimizer} at the cost of {arm}"
+                run(same_cost, other, its_optimizer, at, its_at, options, budget)
             done[arm][0]["control"] = same_cost
             if budget is not None:
                 done[same_cost][0]["control_of"] = arm
         return list(done.values())
 
+    def places(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """(method, optimizer, swept values) of every arm, value by value, none twice."""
+        arms = _arms(self.methods, self.optimizers)
+        found: dict[str, tuple[str, str, dict[str, Any]]] = {}
+        for values in product(*self.sweep.values()):
+            for method, optimizer in arms:
+                pairs = zip(self.sweep, values, strict=True)
+                at = {name: value for name, value in pairs if _varies(name, method, optimizer)}
+                found.setdefault(_arm(method, optimizer, at), (method, optimizer, at))
+        return list(found.values())
+
+    @property
+    def data_name(self) -> str:
+        return str(self.data) if isinstance(self.data, str | Path) else getattr(self.data, "name", "data")
+
     def dataset(self, seed: int) -> Data:
         return self.data(seed) if _is_law(self.data) else as_data(self.data, seed, self.data_options)
 
-    def _options(self, seed: int) -> dict[str, dict[str, Any]]:
-        """What each method has of its own, from the data's recipe and from the user."""
-        recipe = self.dataset(seed).recipe.get("options", {})
+    def resolved(self, data: Data, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Every setting of training, as `evenly.train` will have it."""
+        settings = dict(given)
+        model = settings.pop("model", self.model)
+        return resolve(data, method, settings, model)[0]
+
+    def check_on(self, data: Data) -> None:
+        """Refuse, before any arm has run, what an arm's settings and the data's recipe together cannot be."""
+        for method, optimizer, at in self.places():
+            given = self.settings | _common(at) | self.options.get(method, {}) | _own(at, method)
+            plan = self.resolved(data, method, given)
+            builder(optimizer, **{name: plan[name] for name in ("lr", "momentum", "weight_decay", "rho")})
+
+    def config(self) -> dict[str, Any]:
+        """What every call in one folder has in common."""
+        config = {
+            "compare": self.data_name,
+            "model": self.model if isinstance(self.model, str) or self.model is None else type(self.model).__name__,
+            "data_options": self.data_options,
+            "options": self.options,
+            "settings": {key: name_of(value) for key, value in self.settings.items()},
+        }
+        found: dict[str, Any] = json.loads(json.dumps(config))
+        return found
+
+    def check_folder(self, path: Path) -> list[dict[str, Any]]:
+        """The rows that are in the folder; refused if it is neither new nor of the same data, model and settings."""
+        there = read_json(path / "config.json")
+        if there is None and (holds_something(path) or path.is_file()):
+            raise EvenlyError(f"{path} is not empty and holds no comparison; choose another out")
+        if there is not None and there != self.config():
+            raise EvenlyError(
+                f"{path} holds another run, with other data, model, options or settings; "
+                "choose another out or remove it"
+            )
+        results = read_json(path / "results.json")
+        return [] if results is None else [*results["rows"], *results.get("others", [])]
+
+    def _options(self, data: Data) -> dict[str, dict[str, Any]]:
+        """What each method has of its own, from the data's recipe and from the user; what is swept is left out."""
+        recipe = data.recipe.get("options", {})
         used = dict.fromkeys(method for method, _ in _arms(self.methods, self.optimizers))
         merged = {
-            method: {k: v for k, v in recipe.get(method, {}).items() if k not in self.settings}
+            method: {
+                name: value
+                for name, value in recipe.get(method, {}).items()
+                if name not in self.settings and not {name, f"{method}.{name}"} & set(self.sweep)
+            }
             | self.options.get(method, {})
             for method in used
         }
         return {method: options for method, options in merged.items() if options}
 
-    def plan(self, seeds: list[int]) -> dict[str, Any]:
+    def plan(self, seeds: list[int], data: Data) -> dict[str, Any]:
+        """What was run; `in_common` holds every setting of training that ERM has at all values of the sweep."""
+        plans = [self.resolved(data, "erm", self.settings | _common(at)) for _, _, at in self.places()]
+        in_common = {
+            name: name_of(value)
+            for name, value in plans[0].items()
+            if name != "model" and all(plan[name] == value for plan in plans)
+        }
         return {
-            "methods": self.methods, "optimizers": self.optimizers, "seeds": seeds, "options": self._options(seeds[0]),
+            "methods": self.methods, "optimizers": self.optimizers, "seeds": seeds, "options": self._options(data),
+            "sweep": {name: [name_of(value) for value in values] for name, values in self.sweep.items()},
             "data_options": self.data_options,
             "settings": {key: name_of(value) for key, value in self.settings.items()},
+            "in_common": in_common,
         }  # fmt: skip
 
 
@@ -214,7 +345,8 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         control = {seed: c for seed, run in runs.items() if (c := by_arm.get(run["control"], {}).get(seed))}
         entry: dict[str, Any] = {
             "arm": arm, "method": first["method"], "optimizer": first["optimizer"], "seeds": len(runs),
-            "control": first["control"], "control_of": first["control_of"], "rule": first["rule"],
+            "sweep": first.get("sweep", {}), "control": first["control"], "control_of": first["control_of"],
+            "rule": first["rule"],
             "cost_multiple": _mean([run["cost_multiple"] for run in runs.values()]),
             "control_cost_multiple": _mean([run["cost_multiple"] for run in control.values()]) if control else None,
         }  # fmt: skip
@@ -283,10 +415,7 @@ def _check(
             raise unknown("optimizer", optimizer, OPTIMIZERS)
     settings = checked("setting", settings, KINDS)
     for method, given in options.items():
-        own = find(method)
-        kinds = kinds_of(own.run)
-        own_kinds = KINDS | {name: kinds[name] for name in own.options}
-        options = options | {method: checked(f"option of {method}", given, own_kinds)}
+        options = options | {method: checked(f"option of {method}", given, _kinds(method))}
     if not arms or not seeds:
         raise EvenlyError("there is nothing to compare; give at least one method, one optimizer and one seed")
     if len(set(seeds)) != len(seeds):
@@ -296,37 +425,113 @@ def _check(
     return options, settings
 
 
-def _open(
-    path: Path,
-    model: Any,
-    data: Any,
-    data_options: dict[str, Any],
-    options: dict[str, Any],
+def _kinds(method: str) -> dict[str, Any]:
+    """Of what kind is each of a method's options and settings."""
+    own = find(method)
+    kinds = kinds_of(own.run)
+    return KINDS | {name: kinds[name] for name in own.options}
+
+
+def _check_sweep(
+    sweep: Mapping[str, Iterable[Any]],
+    arms: list[tuple[str, str]],
+    options: dict[str, dict[str, Any]],
     settings: dict[str, Any],
-) -> Path:
-    """The comparison's folder: new, or one of the same data, model and settings; arms and seeds may be added to it."""
-    config = {
-        "compare": str(data) if isinstance(data, str | Path) else getattr(data, "name", "data"),
-        "model": model if isinstance(model, str) or model is None else type(model).__name__,
-        "data_options": data_options,
-        "options": options,
-        "settings": {key: name_of(value) for key, value in settings.items()},
-    }
-    there = read_json(path / "config.json")
-    if there is None:
-        if holds_something(path) or path.is_file():
-            raise EvenlyError(f"{path} is not empty and holds no comparison; choose another out")
-        make_folder(path)
-        write_json(path / "config.json", config)
-    elif there != json.loads(json.dumps(config)):
-        raise EvenlyError(
-            f"{path} holds another run, with other data, model, options or settings; choose another out or remove it"
-        )
-    return path
+) -> dict[str, list[Any]]:
+    """Refuse a sweep that varies nothing or contradicts what is fixed; its values, with plain numbers."""
+    found: dict[str, list[Any]] = {}
+    for name, values in sweep.items():
+        method, _, setting = name.rpartition(".")
+        if not method and setting not in KINDS:
+            if whose := [owner for owner, _ in arms if setting in find(owner).options]:
+                raise EvenlyError(f"sweep {name!r} does not say whose option it is; write {whose[0]}.{name}")
+            raise unknown("setting", name, KINDS)
+        kinds = _kinds(method) if method else KINDS
+        if setting not in kinds:
+            raise unknown(f"option of {method}", setting, kinds)
+        if setting == "select":
+            raise EvenlyError(f"{name} cannot be swept, one table has one selection rule; compare once for each rule")
+        if not any(_varies(name, *arm) for arm in arms):
+            missing = f"method {method}" if method and method not in dict(arms) else f"optimizer {' or '.join(PLAIN)}"
+            raise EvenlyError(f"sweep {name!r} varies no arm, none has {missing}; add one that has it")
+        fixed = [options.get(method, {})] if method else [settings, *options.values()]
+        if fixed := [own[setting] for own in fixed if setting in own]:
+            raise EvenlyError(f"{name} is swept and also fixed at {fixed[0]!r}; give it once")
+        if method and setting in sweep:
+            raise EvenlyError(f"{name} and {setting} are both swept; sweep one of them")
+        if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+            raise EvenlyError(f"sweep of {name} is {values!r}, not a list of values; give e.g. [{values!r}, ...]")
+        owner = f"option of {method}" if method else "setting"
+        found[name] = [checked(owner, {setting: value}, kinds)[setting] for value in values]
+        if not found[name]:
+            raise EvenlyError(f"sweep of {name} has no values; give at least one")
+        texts = [_text(name_of(value)) for value in found[name]]
+        if twice := [text for text, before in zip(texts, _before(found[name], texts), strict=True) if before]:
+            raise EvenlyError(f"{twice[0]} stands twice in the sweep of {name}; give every value once")
+    return found
 
 
-def _part_of(bar: Progress, position: int, parts: int, share: float, note: str) -> None:
-    bar((position + share) / parts, note)
+def _before(values: list[Any], texts: list[str]) -> list[bool]:
+    """For each value whether an earlier one is equal to it (1 and 1.0) or is called the same."""
+    numbers = [value if isinstance(value, int | float) else text for value, text in zip(values, texts, strict=True)]
+    return [numbers[k] in numbers[:k] or texts[k] in texts[:k] for k in range(len(values))]
+
+
+def _varies(name: str, method: str, optimizer: str) -> bool:
+    """Whether a swept name has to do with an arm."""
+    owner, _, setting = name.rpartition(".")
+    return owner in ("", method) and (setting != "rho" or optimizer in PLAIN)
+
+
+def _common(at: Mapping[str, Any]) -> dict[str, Any]:
+    """The swept values that are settings of all arms."""
+    return {name: value for name, value in at.items() if "." not in name}
+
+
+def _own(at: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """The swept values that are a method's own, under its names for them."""
+    return {name.removeprefix(f"{method}."): value for name, value in at.items() if name.startswith(f"{method}.")}
+
+
+def _arm(method: str, optimizer: str, at: Mapping[str, Any]) -> str:
+    values = [f"{name.rpartition('.')[2]} {_text(name_of(value), name)}" for name, value in at.items()]
+    return ", ".join([f"{method}+{optimizer}", *values])
+
+
+def point_name(sweep: Mapping[str, Any]) -> str:
+    """A row's swept values as a heading: "batch_size 256, useful.factor 3"."""
+    return ", ".join(f"{name} {_text(value, name)}" for name, value in sweep.items())
+
+
+def _text(value: Any, name: str = "") -> str:
+    """A swept value as it stands in an arm's name."""
+    if value is None:
+        return "full" if name.rpartition(".")[2] == "batch_size" else "none"
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={_text(inner)}" for key, inner in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return "/".join(_text(inner) for inner in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextlib.contextmanager
+def _made(folder: Path, config: dict[str, Any]) -> Iterator[None]:
+    """The comparison's folder; one that is new and in which no run has left anything is taken away on the way out."""
+    if (folder / "config.json").exists():
+        yield
+        return
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    make_folder(folder)
+    write_json(folder / "config.json", config)
+    try:
+        yield
+    except BaseException:
+        if [entry.name for entry in folder.iterdir()] == ["config.json"]:
+            (folder / "config.json").unlink()
+            with contextlib.suppress(OSError):  # somebody else may have come to use a folder above
+                for path in new:
+                    path.rmdir()
+        raise
 
 
 def _is_law(data: Any) -> bool:
@@ -363,7 +568,11 @@ def _end_with_parent() -> None:
 
 
 def _slug(arm: str) -> str:
-    return arm.replace(" at the cost of ", "--").replace("+", "-")
+    """An arm's name as a folder's, and no other arm's: with a digest where a swept value had to be rewritten."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", arm.replace(" at the cost of ", "--"))
+    if len(name) <= LONGEST_NAME and re.fullmatch(r"[^,]*(, [A-Za-z0-9_]+ [A-Za-z0-9._-]+)*", arm):
+        return name
+    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(arm.encode()).hexdigest()[:8]}"
 
 
 def _test(row: dict[str, Any], metric: str) -> Any:

@@ -7,9 +7,10 @@ run.model, run.results, run.history
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -19,12 +20,15 @@ from evenly.data import DATASETS, Data, law_options, load
 from evenly.engine import Fit, Run, measure
 from evenly.engine.batches import Batches, outputs_of
 from evenly.engine.folder import Folder, read_json, write_json
+from evenly.engine.precision import Precision
 from evenly.engine.progress import Progress
 from evenly.engine.schedules import schedule as find_schedule
 from evenly.errors import EvenlyError, unknown
 from evenly.methods import METHODS, find
-from evenly.models import MODELS, factory
-from evenly.optim.registry import builder
+from evenly.models import MODELS, RECIPES, factory
+from evenly.models import find as find_model
+from evenly.models.standardised import IMAGENET, Standardised, channel_moments
+from evenly.optim.registry import ADAPTIVE, builder
 from evenly.options import checked
 from evenly.randomness import derive, isolated, reseed
 
@@ -41,6 +45,9 @@ DEFAULTS: dict[str, Any] = {
     "schedule": "constant",
     "select": "last",
     "evaluate_every": 1,
+    "augment": "none",
+    "normalise": "none",
+    "precision": "auto",
     "model_options": {},
 }
 """What is used where neither the user nor the data's recipe says otherwise."""
@@ -56,6 +63,9 @@ KINDS: dict[str, Any] = {
     "schedule": Any,
     "select": str,
     "evaluate_every": int | None,
+    "augment": str,
+    "normalise": Literal["none", "data", "imagenet"],
+    "precision": Precision,
     "model_options": Any,
 }
 """Of what kind each setting is."""
@@ -70,6 +80,7 @@ def train(
     seed: int = 0,
     device: str = "auto",
     workers: int = 0,
+    capture: bool = True,
     budget: float | None = None,
     out: str | Path | None = None,
     data_options: dict[str, Any] | None = None,
@@ -84,25 +95,32 @@ def train(
         model: a name, a function that builds a network, or a module to start from (it is copied, never changed).
         data: a `Data`, a name from `evenly datasets`, an `.npz` file, or (inputs, labels[, groups]) to train on.
         method: a name from `evenly methods`.
-        optimizer: a name ("sgd", "adam", "adamw", "sam") or a function from parameters to an optimizer.
+        optimizer: a name ("sgd", "adam", "adamw", "sam", "asam") or a function from parameters to an optimizer.
         seed: decides the data (of a named law), the initial weights and every draw.
+        workers: processes that read and decode what is not in memory; they change nothing in the results.
+        capture: on a GPU, record the step once and replay it where that is possible (`Run.step` tells).
         budget: example-gradients to stop at, instead of epochs; for erm and random_upsample, which serve as controls.
         out: the run's folder; a run that was interrupted there goes on, a finished one is read back.
         unit: the cost that is called 1.00x; that of ERM for as many epochs where not given.
         reading: only read back what is finished in `out`, which is left as it is; refuse to train.
         settings: epochs, batch_size (None: full batch), lr, momentum, weight_decay, rho, schedule, select
-            ("last", "average", "worst-group", "worst-class"), evaluate_every, model_options; anything else is an
-            option of the method.
+            ("last", "average", "worst-group", "worst-class"), evaluate_every, model_options; of images also augment
+            ("none", "basic", "resized", "trivial", joined by +) and, for a model by name, normalise ("none", "data":
+            by the training set's mean and standard deviation, "imagenet"); precision ("auto": bf16 for images on a
+            GPU, "bf16", "float32"). Anything else is an option of the method.
     """
     seed = int(seed)
     with isolated(derive(seed, "train")):
         data = as_data(data, seed, data_options or {})
         chosen = find(method)
-        plan, options = resolve(data, method, settings)
+        plan, options = resolve(data, method, settings, model)
         model = plan["model"] if model is None else model
+        if optimizer in ADAPTIVE and "rho" not in settings:
+            plan["rho"] *= ADAPTIVE[optimizer]
         if budget is not None and method not in (controls := sorted({m.control for m in METHODS.values()})):
             raise EvenlyError(f"budget does not apply to {method}; it is for {' and '.join(controls)}")
         fresh, model_name = factory(model, data.train.example_shape, data.classes, seed, **plan["model_options"])
+        fresh = _scaled(fresh, model, data, plan["normalise"])
         _check_fit(fresh(), data)
         config = {
             "data": {"name": data.name, "fingerprint": data.fingerprint(), **data.options},
@@ -120,10 +138,13 @@ def train(
             fit = Fit(
                 plan["epochs"], builder(optimizer, **rates), find_schedule(plan["schedule"]), plan["batch_size"],
                 plan["select"], plan["evaluate_every"], budget, seed, as_device(device), workers,
-                folder=None if out is None else Folder(out, config), progress=progress or bar, reading=reading,
+                folder=None if out is None else Folder(out, config), progress=progress or bar, augment=plan["augment"],
+                precision=plan["precision"], capture=capture, reading=reading,
             )  # fmt: skip
-            run = chosen(fresh, data, fit, **options)
-        run.results = _results(run, data, config, unit or erm_cost(data, plan["epochs"]))
+            with memory_explained(plan["batch_size"]):
+                run = chosen(fresh, data, fit, **options)
+        with memory_explained(plan["batch_size"]):
+            run.results = _results(run, data, config, unit or erm_cost(data, plan["epochs"]))
         if fit.folder is not None and not reading:
             _leave_behind(run, data, config, fit.folder)
     return run
@@ -155,7 +176,8 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
         if data.fingerprint() != named["fingerprint"]:
             raise EvenlyError(f"the data given is not what {path} was trained on ({name}); give that")
         data.name, data.options = name, options
-        if model["name"] not in MODELS or config["optimizer_settings"] or isinstance(settings["schedule"], list):
+        by_name = model["name"] in MODELS or ":" in model["name"]
+        if not by_name or config["optimizer_settings"] or isinstance(settings["schedule"], list):
             raise EvenlyError(
                 f"{path} was trained with a model, optimizer or schedule of the user's own; call evenly.train as then "
                 "and take its .model"
@@ -202,15 +224,57 @@ def as_device(name: str) -> torch.device:
     return device
 
 
-def resolve(data: Data, method: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(settings of training, options of the method): from the user, else the data's recipe, else the defaults."""
+def resolve(
+    data: Data, method: str, settings: Mapping[str, Any], model: Model | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(settings of training, options of the method): from the user, else from a recipe, else the defaults.
+
+    The data's recipe goes before that of the model it names; a model that the user names brings its own recipe first.
+    """
     recipe = dict(data.recipe)
     given = recipe.pop("options", {}).get(method, {}) | dict(settings)
     own = find(method)
     if foreign := [name for name in given if name not in KINDS and name not in own.options]:
         raise unknown(f"setting or option of {method}", foreign[0], [*KINDS, *own.options])
-    plan = DEFAULTS | recipe | checked("setting", {k: v for k, v in given.items() if k in KINDS}, KINDS)
+    given = checked("setting", {k: v for k, v in given.items() if k in KINDS}, KINDS) | {
+        k: v for k, v in given.items() if k not in KINDS
+    }
+    if model is None:
+        plan = DEFAULTS | _recipe_of(given.get("model", recipe.get("model"))) | recipe
+    else:
+        plan = DEFAULTS | recipe | _recipe_of(model)
+    plan |= {name: value for name, value in given.items() if name in KINDS}
+    if "weights" in plan["model_options"] and plan["normalise"] == "data" and "normalise" not in given:
+        plan["normalise"] = "imagenet"  # weights from a file are nearly always ImageNet's and know its scale
     return plan, own.checked({name: value for name, value in given.items() if name in own.options})
+
+
+def _recipe_of(model: Any) -> dict[str, Any]:
+    return RECIPES.get(find_model(model)[0], {}) if isinstance(model, str) else {}
+
+
+def _scaled(fresh: Callable[[], nn.Module], model: Model, data: Data, normalise: str) -> Callable[[], nn.Module]:
+    """The networks that `fresh` builds, behind the scaling asked for; one of the user's own scales by itself."""
+    if normalise == "none" or not isinstance(model, str):
+        return fresh
+    mean, std = channel_moments(data.train) if normalise == "data" else IMAGENET
+    channels = data.train.example_shape[0]
+    if len(mean) != channels:
+        raise EvenlyError(f"normalise 'imagenet' is for 3 channels and the images have {channels}; use 'data'")
+    return lambda: Standardised(fresh(), mean, std)
+
+
+@contextmanager
+def memory_explained(batch_size: int | None) -> Iterator[None]:
+    """Where a GPU's memory does not suffice, say which setting to lower."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 2**30
+        raise EvenlyError(
+            f"the GPU's {total:.0f} GiB do not suffice at batch size {batch_size or 'full'} "
+            f"({str(error).split('. ')[0]}); lower batch_size, use precision bf16, or run fewer seeds side by side"
+        ) from None
 
 
 def name_of(value: Any) -> Any:
@@ -285,9 +349,12 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
         "cost_multiple": run.cost / unit,
         "evaluation_cost": run.evaluation_cost, "seconds": round(run.seconds, 3),
         "chosen": None if run.selection is None else len(run.selection.indices),
+        "device": str(device.type), "step": run.step,
     }  # fmt: skip
     for name, split in data.splits.items():
         reseed(derive(config["seed"], "results", name))
-        outputs = outputs_of(run.model, Batches(split, config["settings"]["batch_size"], device)).cpu()
+        outputs = outputs_of(
+            run.model, Batches(split, config["settings"]["batch_size"], device, precision=run.precision)
+        ).cpu()
         row[name] = measure(outputs, split, data)
     return row

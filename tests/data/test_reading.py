@@ -51,6 +51,21 @@ def test_only_the_splits_that_are_named_are_there(tmp_path: Path) -> None:
     assert data.train.groups is None
 
 
+def test_a_training_class_missing_from_a_split_is_refused(tmp_path: Path) -> None:
+    parts = ["train", "train", "validation", "validation", "test", "test"]
+    for labels, missing, there in (
+        ([0, 1, 0, 1, 0, 0], "class 1 has no example in the test split", "train 1, validation 1, test 0"),
+        ([0, 1, 1, 1, 0, 1], "class 0 has no example in the validation split", "train 1, validation 0, test 1"),
+    ):
+        with pytest.raises(EvenlyError, match=f"{missing} of .*mine.npz .{there}.; add some, or remove") as refusal:
+            load(saved(tmp_path, x=np.eye(6), y=labels, split=parts))
+        assert "\n" not in str(refusal.value)
+    with pytest.raises(EvenlyError, match=r"class 1 has no example in the test split .*; add .*, or give split"):
+        load(saved(tmp_path, x=np.eye(12), y=[0] * 10 + [1] * 2))
+    parts = ["train"] * 6
+    assert list(load(saved(tmp_path, x=np.eye(6), y=[0, 1] * 3, split=parts)).splits) == ["train"]
+
+
 @pytest.mark.parametrize("grouped", [True, False])
 def test_without_one_every_stratum_is_split_60_20_20(tmp_path: Path, grouped: bool) -> None:
     columns = arrays()

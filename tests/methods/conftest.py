@@ -23,6 +23,9 @@ SIZES = (30, 6, 8, 16)  # of the groups 2 * label + attribute
 OPTIONS: dict[str, dict[str, Any]] = {
     "pde": {"warmup_epochs": 2, "every": 1, "add": 5, "decay": 0.5, "reset_momentum": True},
     "useful": {"separating_epoch": 2},
+    "misclassification": {"separating_epoch": 1},
+    "quantile": {"separating_epoch": 2, "above": 0.7},
+    "upweight": {"separating_epoch": 2, "factor": 3},
     "group_dro": {"step_size": 0.2, "C": 0.5},
 }
 

@@ -65,7 +65,8 @@ def asked_of_the_engine(data: Any, batch_size: int | None = 16, **options: Any) 
         asked.update(kwargs)
 
     engine = type("Engine", (SimpleNamespace,), {"__call__": lambda self, *args, **kwargs: fit(*args, **kwargs)})
-    METHODS["group_dro"](lambda: None, data, engine(seed=0, epochs=4, batch_size=batch_size), **options)
+    settings = {"seed": 0, "epochs": 4, "batch_size": batch_size, "device": torch.device("cpu")}
+    METHODS["group_dro"](lambda: None, data, engine(**settings), **options)
     return asked
 
 

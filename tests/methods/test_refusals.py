@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import evenly
 from evenly import EvenlyError
@@ -23,6 +24,20 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "half a factor": ("useful", {"factor": 1.5}, "factor 1.5 cannot be used"),
     "separating after the end": ("useful", {"separating_epoch": 5}, r"separating_epoch 5 .*; give 1\.\.4"),
     "separating before the start": ("useful", {"separating_epoch": 0}, r"separating_epoch 0 .*; give 1\.\.4"),
+    "clusters of what": ("useful", {"on": "weights"}, "on 'weights' cannot be used; give .*'features'"),
+    "misclassified after the end": (
+        "misclassification",
+        {"separating_epoch": 5},
+        r"separating_epoch 5 .*; give 1\.\.4",
+    ),
+    "factor of the misclassified": ("misclassification", {"factor": 0}, "factor 0 cannot be used"),
+    "no quantile": ("quantile", {"above": 0.0}, "above 0.0 is no quantile .*; give a number between 0 and 1"),
+    "above everything": ("quantile", {"above": 1}, "above 1 is no quantile"),
+    "quantile before the start": ("quantile", {"separating_epoch": 0}, r"separating_epoch 0 .*; give 1\.\.4"),
+    "factor of the quantile": ("quantile", {"factor": 2.5}, "factor 2.5 cannot be used"),
+    "weighing down": ("upweight", {"factor": 0.5}, "factor 0.5 would weigh .* down; give a number from 1"),
+    "weighing by words": ("upweight", {"factor": "two"}, "factor 'two' cannot be used; give a number"),
+    "weighing after the end": ("upweight", {"separating_epoch": 9}, r"separating_epoch 9 .*; give 1\.\.4"),
     "factor of the control": ("random_upsample", {"factor": 0.5}, "factor 0.5 cannot be used"),
     "count": ("random_upsample", {"count": 61}, r"count 61 cannot be drawn from 60 .*; give a whole number in 0\.\.60"),
     "count below nothing": ("random_upsample", {"count": -1}, "count -1 cannot be drawn"),
@@ -56,17 +71,38 @@ def test_groups_are_asked_for_where_needed(tiny: Any, method: str) -> None:
         evenly.train("mlp", (split.inputs, split.labels, overlapping), method, epochs=4)
 
 
-@pytest.mark.parametrize("method", ["erm", "useful", "random_upsample"])
+@pytest.mark.parametrize("method", ["erm", "useful", "misclassification", "quantile", "upweight", "random_upsample"])
 def test_the_others_do_without_groups_and_with_overlapping_ones(tiny: Any, method: str) -> None:
     split = tiny().train
     for groups in ([], [torch.nn.functional.one_hot(split.groups).bool()]):
         assert evenly.train("mlp", (split.inputs, split.labels, *groups), method, epochs=2).history
 
 
-def test_useful_refuses_a_class_of_one_example_before_its_early_stage(tiny: Any) -> None:
+@pytest.mark.parametrize("method", ["useful", "upweight"])
+def test_a_class_of_one_example_is_refused_before_the_early_stage(tiny: Any, method: str) -> None:
     data = tiny([0] * 9 + [3], observe=never)
     with pytest.raises(EvenlyError, match="class 1 has one example and cannot be split"):
-        evenly.train("mlp", data, "useful", epochs=4)
+        evenly.train("mlp", data, method, epochs=4)
+
+
+@pytest.mark.parametrize("method", ["misclassification", "quantile"])
+def test_what_makes_no_clusters_takes_a_class_of_one_example(tiny: Any, method: str) -> None:
+    assert evenly.train("mlp", tiny([0] * 9 + [3]), method, epochs=2).history
+
+
+def test_features_of_a_network_without_linear_layers_are_refused_before_training(tiny: Any) -> None:
+    data = tiny(observe=never)
+
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[:, :2] * self.scale
+
+    with pytest.raises(EvenlyError, match=r"Scale has no linear layer .*; use its outputs instead"):
+        evenly.train(Scale, data, "useful", epochs=4, on="features")
 
 
 def test_a_method_called_directly_checks_its_options(tiny: Any, engine: Any, linear: Any) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from evenly import Data, EvenlyError, hard_examples
 from evenly.methods import METHODS
-from evenly.methods.useful import drop_has_shrunk
+from evenly.methods.early import drop_has_shrunk
 
 
 def planted(classes: int, seed: int, size: int = 200) -> tuple[Tensor, Tensor, Tensor]:

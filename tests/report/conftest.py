@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -102,6 +103,39 @@ def make_table() -> Callable[..., Comparison]:
             "data_options": {"n": 500}, "settings": {"epochs": 5, "lr": 0.1}, "rule": rule, "model": "mlp",
         }  # fmt: skip
         return Comparison(name, rows, summarise(rows), plan, runs)
+
+    return make
+
+
+@pytest.fixture
+def make_sweep(make_table: Callable[..., Comparison]) -> Callable[..., Comparison]:
+    """A comparison at several values: ``make_sweep({"batch_size": [32, 64]}, arms=["erm+sgd"], ...)``.
+
+    Arms are those of `make_table`; a name "useful.factor" varies useful and its control. The k-th value of a name lifts
+    the accuracy of what it varies by k points.
+    """
+
+    def make(sweep: dict[str, list[Any]], **shape: Any) -> Comparison:
+        plain = make_table(**shape)
+        rows, runs = [], {}
+        for values in product(*sweep.values()):
+            for row in plain.rows:
+                owner = (row["control_of"] or row["arm"]).partition("+")[0]
+                pairs = [(name, value) for name, value in zip(sweep, values, strict=True)
+                         if name.rpartition(".")[0] in ("", owner)]  # fmt: skip
+                tail = "".join(f", {name.rpartition('.')[2]} {value}" for name, value in pairs)
+                arm = row["arm"] + tail
+                if (arm, row["seed"]) in runs:
+                    continue
+                lift = 0.01 * sum(sweep[name].index(value) for name, value in pairs)
+                runs[arm, row["seed"]] = plain.runs[row["arm"], row["seed"]]
+                rows.append({
+                    **row, "arm": arm, "sweep": dict(pairs),
+                    "test": {**row["test"], "accuracy": row["test"]["accuracy"] + lift},
+                    "control": row["control"] and row["control"] + tail,
+                    "control_of": row["control_of"] and row["control_of"] + tail,
+                })  # fmt: skip
+        return Comparison(plain.data, rows, summarise(rows), {**plain.plan, "sweep": sweep}, runs)
 
     return make
 

@@ -9,6 +9,8 @@ from rich.console import Console
 
 from evenly.report.console import comparison_table
 
+CONTROL = "random_upsample+sgd at the cost of useful+sgd"
+
 
 def printed(table, width=80):
     stream = io.StringIO()
@@ -49,3 +51,36 @@ def test_markup_in_a_name_is_printed_as_it_is(make_table):
 
 def test_one_arm(make_table):
     assert "erm+sgd" in printed(make_table(arms=["erm+sgd"]))
+
+
+def test_a_sweep_stands_under_its_values(make_sweep):
+    sweep = {"batch_size": [32, 64], "useful.factor": [2, 3]}
+    text = printed(make_sweep(sweep, arms=["erm+sgd", "useful+sgd", CONTROL]))
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert "…" not in text
+    names = [line[:23].strip() for line in text.splitlines()]
+    block = ["useful+sgd", "random_upsample+sgd"]
+    assert names[3:] == [
+        "batch_size 32", "erm+sgd", "batch_size 32", "useful.factor 2", *block,
+        "batch_size 32", "useful.factor 3", *block,
+        "batch_size 64", "erm+sgd", "batch_size 64", "useful.factor 2", *block,
+        "batch_size 64", "useful.factor 3", *block, "test set; last epoch",
+    ]  # fmt: skip
+    accuracies = [line.split()[1] for line in text.splitlines() if line.startswith(("erm+sgd", "useful+sgd"))]
+    assert accuracies == ["80.3", "85.3", "86.3", "81.3", "86.3", "87.3"]
+
+
+def test_long_values_are_wrapped_not_cut(make_sweep):
+    text = printed(make_sweep({"model": ["torchvision:a_model_of_a_long_name"]}, arms=["erm+sgd"]))
+    assert "…" not in text
+    assert "torchvision:a_model_of_a_long_name" in "".join(line[:23].strip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize(("device", "told"), [("cuda", True), ("cpu", False)])
+def test_steps_that_were_not_captured_are_told(make_table, device, told):
+    table = make_table(seeds=1)
+    for row in table.rows:
+        row |= {"device": device, "step": "captured"}
+    assert "captured" not in printed(table)
+    table.rows[1]["step"] = "plain: the model asks the CPU"
+    assert ("steps were not captured in 1 of 5 runs: the model asks the CPU" in printed(table)) is told

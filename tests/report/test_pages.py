@@ -18,10 +18,11 @@ from evenly.data import Data
 from evenly.engine.run import Selection
 from evenly.errors import EvenlyError
 from evenly.report import comparison_page, run_page
-from evenly.report.comparisons import hard_examples
+from evenly.report.comparisons import MOST_POINTS, arm_looks, hard_examples, over_values
 from evenly.report.examples import SHOWN, minorities, minority_shares
 
 NASTY = "<script>alert(1)</script>"
+ARMS = ["erm+sgd", "useful+sgd", "random_upsample+sgd at the cost of useful+sgd"]
 VOID = {"meta", "img", "link", "br", "hr", "input"}
 
 
@@ -123,6 +124,83 @@ def test_several_comparisons_on_one_page(make_table, make_images, tmp_path):
     assert page.tags["nav"] == 1
     assert page.tags["table"] == 2
     assert "20 training runs on one and two" in page.said
+
+
+def test_a_sweep_has_a_figure_and_a_table_for_each_value(make_sweep, make_images, tmp_path):
+    table = make_sweep({"batch_size": [32, 64, 128]}, arms=ARMS, features=False)
+    comparison_page(table, tmp_path / "report.html", [make_images()])
+    page = checked(tmp_path / "report.html")
+    assert page.tags["table"] == 3
+    for text in ("Over the swept values", "accuracy against batch size", "batch size, swept 32, 64, 128",
+                 "Results at batch_size 32", "Results at batch_size 128", "How training went, batch_size 64",
+                 "Accuracy by group, batch_size 64", "As above, at batch_size 128",
+                 "useful+sgd, batch_size 32, seed 0, picked 3 of 40"):  # fmt: skip
+        assert text in page.said
+    assert "batch size 128" not in page.said  # which train would take where nothing is swept
+    assert "level line" not in page.said
+    # as a reader hears it, each panel ends with the value of the last batch size
+    assert "erm+sgd 82.3%; useful+sgd 87.3%" in page.text
+
+
+def test_lines_over_a_swept_value(make_sweep):
+    """Per seed the accuracies at each value, in the order of the values; level where the value varies nothing."""
+    table = make_sweep({"useful.factor": [3, 2], "lr": [0.1, 0.4]}, arms=ARMS, seeds=2)
+    with pytest.MonkeyPatch.context() as patch:
+        drawn = {}
+        patch.setattr(
+            "evenly.report.figures.curves", lambda lines, **how: drawn.update({how["label"]: (lines, how)}) or ""
+        )
+        block = over_values(table, arm_looks(table), "p")
+    assert [panel.title for panel in block.panels] == [
+        "accuracy against useful's factor, lr 0.1", "accuracy against useful's factor, lr 0.4",
+        "accuracy against learning rate, useful.factor 3", "accuracy against learning rate, useful.factor 2",
+    ]  # fmt: skip
+    expected = {
+        "useful's factor, lr 0.1": {"erm+sgd": ([2, 3], [0.8, 0.8]), "useful+sgd": ([2, 3], [0.86, 0.85])},
+        "useful's factor, lr 0.4": {"erm+sgd": ([2, 3], [0.81, 0.81]), "useful+sgd": ([2, 3], [0.87, 0.86])},
+        "learning rate, useful.factor 3": {
+            "erm+sgd": ([0.1, 0.4], [0.8, 0.81]), "useful+sgd": ([0.1, 0.4], [0.85, 0.86]),
+        },
+        "learning rate, useful.factor 2": {
+            "erm+sgd": ([0.1, 0.4], [0.8, 0.81]), "useful+sgd": ([0.1, 0.4], [0.86, 0.87]),
+        },
+    }  # fmt: skip
+    for label, lines in expected.items():
+        found, how = drawn[f"Accuracy against {label}"]
+        assert how["x_name"] == label.split(",")[0]
+        assert {line.name for line in found} == set(lines)
+        for line in found:
+            x, y = lines[line.name]
+            assert [list(seed[0]) for seed in line.seeds] == [x, x]
+            assert [list(seed[1]) for seed in line.seeds] == [pytest.approx(y), pytest.approx([v + 0.003 for v in y])]
+    assert "level line" in block.caption
+    assert [name for name, _ in block.legend] == ["erm+sgd", "useful+sgd"]
+
+
+@pytest.mark.parametrize("values", [["a", "<b>"], [None, 8], [True, False]])
+def test_values_that_are_no_numbers_have_tables_only(make_sweep, tmp_path, values):
+    table = make_sweep({"model_options": values}, arms=["erm+sgd"], features=False, groups=0, validation=False, seeds=1)
+    comparison_page(table, tmp_path / "report.html")
+    page = checked(tmp_path / "report.html")
+    assert page.tags["table"] == 2
+    assert "Over the swept values" not in page.said
+
+
+def test_many_values_have_a_table_each_and_few_have_curves(make_sweep, tmp_path):
+    shape = {"features": False, "groups": 0, "validation": False, "seeds": 1}
+    comparison_page(make_sweep({"lr": list(range(1, 9))}, arms=["erm+sgd"], **shape), tmp_path / "report.html")
+    page = checked(tmp_path / "report.html")
+    assert page.tags["table"] == 8
+    assert page.said.count("How training went") == MOST_POINTS == 6
+
+
+def test_settings_are_those_that_compare_had(make_table, tmp_path):
+    table = make_table(arms=["erm+sgd"], features=False, groups=0, validation=False)
+    table.plan["in_common"] = {"epochs": 7, "augment": "basic+trivial", "precision": "bf16", "normalise": "data"}
+    comparison_page(table, tmp_path / "report.html")
+    said = checked(tmp_path / "report.html").said
+    assert "epochs 7" in said
+    assert "augmentation basic+trivial normalisation data precision bf16" in said
 
 
 def test_names_stay_text(make_table, make_run, make_images, tmp_path):

@@ -203,3 +203,74 @@ def test_numbers_that_are_missing():
     assert words.percent(None) == words.number(math.nan) == words.times(None) == "–"
     assert words.times(0.0034) == "0.0034x"
     assert words.signed(-0.00001) == "0.0"
+
+
+def at(entry, **sweep):
+    """The entry at swept values."""
+    tail = ", " + ", ".join(f"{name} {value}" for name, value in sweep.items())
+    return {
+        **entry,
+        "arm": entry["arm"] + tail,
+        "control": entry["control"] and entry["control"] + tail,
+        "sweep": sweep,
+    }
+
+
+def test_a_sweep_is_told_with_its_values():
+    low, high = (erm(accuracy={"mean": mean, "sd": 0.01, "values": [mean] * 3}) for mean in (0.8, 0.9))
+    told = sentences(table(at(high, batch_size=32), at(low, batch_size=64), at(arm(accuracy=RISE), batch_size=64)))
+    assert told == [
+        "On toys, ERM with sgd reaches between 80.0% (at batch_size 64) and 90.0% (at batch_size 32) test accuracy "
+        "(mean of 3 seeds).",
+        "useful with sgd at batch_size 64 raised accuracy by 2.3 points [1.1, 3.5] over random upsampling at the same "
+        "cost (1.12x ERM).",
+        "Costs run from 1.00x what ERM costs (ERM with sgd at batch_size 32) to 1.12x (useful with sgd at batch_size "
+        "64).",
+    ]
+    one = words.opening(table(at(high, batch_size=32)))
+    assert one == "On toys, ERM with sgd reaches 90.0% (at batch_size 32) test accuracy (mean of 3 seeds)."
+
+
+def test_a_control_named_with_swept_values_is_told_by_its_method():
+    entry = at(arm("group_dro+sgd", 1.0, accuracy=RISE), augment="basic+trivial")
+    entry["control"] = "erm+sgd, augment basic+trivial"
+    assert (
+        "over ERM with sgd at the same cost (1.00x ERM)" in verdict(at(erm(), augment="basic+trivial"), entry).sentence
+    )
+
+
+def test_erm_in_full_is_that_of_the_same_values():
+    """Also where a name does not vary ERM; an ERM at other values is no reference."""
+    cheap = arm("pde+sgd", 0.07, accuracy=difference(0.4, 0.3, 0.5))
+    best = erm(accuracy={"mean": 0.95, "sd": 0.01, "values": [0.94, 0.95, 0.96]})
+    notes = {
+        name: verdict(at(best, lr=0.2), at(erm(), lr=0.1), at(cheap, **sweep)).notes
+        for name, sweep in {"same": {"lr": 0.1}, "more": {"lr": 0.1, "pde.every": 3}, "other": {"lr": 0.3}}.items()
+    }
+    assert notes["same"] == notes["more"]
+    assert notes["same"] == ("Against ERM with sgd at lr 0.1 in full (1.00x, 90.0%): −10.0 points [−10.0, −10.0].",)
+    assert notes["other"] == ()
+
+
+def test_arms_by_the_values_they_were_run_at():
+    arms = [
+        at(erm(), lr=1), at(arm(), lr=1, factor=2), at(arm(), lr=1, factor=3), at(erm(), lr=2),
+        at(arm(), lr=2, factor=2),
+        erm(arm="group_dro+sgd"), at(erm(control_of="useful+sgd"), lr=9),
+    ]  # fmt: skip
+    found = [(point, [entry["arm"] for entry in entries]) for point, entries in words.by_value(arms)]
+    assert found == [
+        ({"lr": 1, "factor": 2}, ["erm+sgd, lr 1", "useful+sgd, lr 1, factor 2", "group_dro+sgd"]),
+        ({"lr": 1, "factor": 3}, ["erm+sgd, lr 1", "useful+sgd, lr 1, factor 3", "group_dro+sgd"]),
+        ({"lr": 2, "factor": 2}, ["erm+sgd, lr 2", "useful+sgd, lr 2, factor 2", "group_dro+sgd"]),
+    ]
+    assert words.by_value([erm(), arm()]) == [({}, [erm(), arm()])]
+
+
+def test_why_steps_were_not_captured():
+    plain, quick = {"device": "cuda", "step": "plain: a hook"}, {"device": "cuda", "step": "captured"}
+    assert words.uncaptured([plain]) == "steps were not captured: a hook"
+    assert words.uncaptured([plain, plain, plain | {"step": "plain: b"}, quick]) == (
+        "steps were not captured in 3 of 4 runs: a hook; b"
+    )
+    assert words.uncaptured([quick]) == words.uncaptured([plain | {"device": "cpu"}]) == words.uncaptured([{}]) == ""

@@ -1,7 +1,7 @@
 """The user's own arrays from one `.npz` file: `x` (N, ...), `y` (N,), optionally `groups` and `split`.
 
 `split` names each example's part: "train", "validation" or "test". Without it 60/20/20, stratified by label and group,
-drawn from the seed.
+drawn from the seed. Every class is in every split there is.
 """
 
 from __future__ import annotations
@@ -54,12 +54,24 @@ def npz(path: str | Path, seed: int = 0) -> Data:
     split = _draw_split(y, groups, seed) if split is None else split.astype(str)
     if strange := set(split.tolist()) - set(SPLITS):
         raise EvenlyError(f"split {sorted(strange)[0]!r} in {path} is not known; use {', '.join(SPLITS)}")
+    _check_classes(y, split, path, drawn="split" not in columns)
     parts: dict[str, Any] = {
         name: Split(x[split == name], y[split == name], None if groups is None else groups[split == name], name=name)
         for name in SPLITS
         if name == "train" or (split == name).any()
     }
     return Data(**parts, name=path.stem, options={"file": path.name})
+
+
+def _check_classes(y: np.ndarray, split: np.ndarray, path: Path, *, drawn: bool) -> None:
+    """Every training class is in every split there is: a number for the worst class would leave it out unsaid."""
+    present = [name for name in SPLITS if (split == name).any()]
+    for label in np.unique(y[split == "train"]):
+        counts = {name: int(((y == label) & (split == name)).sum()) for name in present}
+        if missing := [name for name in present if not counts[name]]:
+            there = ", ".join(f"{name} {count}" for name, count in counts.items())
+            way = "add some, remove the class, or give split" if drawn else "add some, or remove the class"
+            raise EvenlyError(f"class {int(label)} has no example in the {missing[0]} split of {path} ({there}); {way}")
 
 
 def _draw_split(y: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:

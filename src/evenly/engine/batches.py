@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from evenly.data.augment import Augment
 from evenly.data.contract import Split
 from evenly.data.samplers import EpochSampler
+from evenly.engine.precision import Precision, autocast, resolved, whole
+from evenly.errors import EvenlyError
 
 EVALUATION_BATCH = 1024
+Gather = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Augment | None], Tensor]
 
 
 @dataclass
@@ -41,57 +45,130 @@ class _Indexed(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, i: int) -> tuple[Any, int]:
-        return self.dataset[i][0], i
+    def __getitem__(self, i: int) -> Any:
+        return self.dataset[i][0]
 
 
 class Batches:
-    """Batches of a split on a device. `batch_size` None is the full batch: everything in one step."""
+    """Batches of a split on a device. `batch_size` None is the full batch: everything in one step.
 
-    def __init__(self, split: Split, batch_size: int | None, device: torch.device, workers: int = 0) -> None:
+    Args:
+        augment: what happens to uint8 images in `epoch`; nothing where not given, and never in `in_order`.
+        seed: of the augmentation, which is a function of (seed, epoch, example and which copy of it).
+        precision: in which the split is looked at; see `evenly.engine.precision`.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int | None,
+        device: torch.device,
+        workers: int = 0,
+        augment: Augment | None = None,
+        seed: int = 0,
+        precision: Precision = "auto",
+    ) -> None:
         self.split = split.to(device)
         self.batch_size, self.device, self.workers = batch_size, device, workers
+        self.augment = augment if augment is not None and augment.steps else None
+        # tensors, since a captured step reads them anew and a compiled one would be made again for every number
+        self.seed = torch.tensor(seed, device=device)
+        self.at_epoch = torch.zeros((), dtype=torch.int64, device=device)
+        self.precision = resolved(precision, split, device)
         self._whole: tuple[Tensor, Batch, int] | None = None
+        if self.augment is not None and isinstance(split.inputs, Tensor) and split.inputs.dtype != torch.uint8:
+            raise EvenlyError(
+                f"{self.augment!r} is for uint8 images and the {split.name} inputs are {split.inputs.dtype}; "
+                "give pixels of 0 to 255 as uint8, or augment='none'"
+            )
 
     def epoch(self, sampler: EpochSampler) -> Iterator[Batch]:
-        """The batches of the sampler's epoch.
+        """The batches of the sampler's epoch, augmented.
 
         A full batch of tensors is put together once and kept while its members stay and no layer has written into it.
         """
         if self.batch_size is not None:
-            yield from self._read(sampler.indices(), self.batch_size)
+            yield from self._read(self.places(sampler), self.augment)
             return
         members = sampler.members()
-        kept = self._whole if isinstance(self.split.inputs, Tensor) else None
+        if self.augment is not None or not isinstance(self.split.inputs, Tensor):
+            self.at_epoch.fill_(sampler.epoch)
+            yield next(self._read([self._numbered(members)], self.augment))
+            return
+        kept = self._whole
         if kept is None or kept[1].x._version != kept[2] or not torch.equal(kept[0], members):
-            batch = next(self._read(members, max(len(members), 1)))
+            batch = next(self._read([members.to(self.device)], None))
             kept = self._whole = (members, batch, batch.x._version)
         yield kept[1]
 
-    def in_order(self) -> Iterator[Batch]:
-        """Every example once, as stored."""
-        return self._read(torch.arange(len(self.split)), max(self.batch_size or 0, EVALUATION_BATCH))
+    def places(self, sampler: EpochSampler) -> list[Tensor]:
+        """The sampler's epoch cut into batches of places; the place of the r-th copy of example i is i + r N, r >= 0.
 
-    def _read(self, indices: Tensor, batch_size: int) -> Iterator[Batch]:
+        Copies of an example differ in their places so that each is augmented in its own way.
+        """
+        assert self.batch_size is not None
+        self.at_epoch.fill_(sampler.epoch)
+        return _cut(self._numbered(sampler.indices()), self.batch_size)
+
+    def at(self, place: Tensor, augment: Augment | None, gather: Gather | None = None) -> Batch:
+        """The examples at these places, which lie in memory, as this epoch sees them under `augment`."""
+        assert isinstance(self.split.inputs, Tensor)
+        index = place if augment is None else place % len(self.split)
+        x = (gather or gathered)(self.split.inputs, index, place, self.at_epoch, self.seed, augment)
+        return self._batch(x, index)
+
+    def in_order(self) -> Iterator[Batch]:
+        """Every example once, as stored and as it is."""
+        everything = torch.arange(len(self.split), device=self.device)
+        return self._read(_cut(everything, max(self.batch_size or 0, EVALUATION_BATCH)), None)
+
+    def _numbered(self, indices: Tensor) -> Tensor:
+        indices = indices.to(self.device)
+        return indices if self.augment is None else numbered(indices, len(self.split))
+
+    def _read(self, places: list[Tensor], augment: Augment | None) -> Iterator[Batch]:
         if isinstance(self.split.inputs, Tensor):
-            for index in _cut(indices.to(self.device), batch_size):
-                yield self._batch(self.split.inputs[index], index)
+            for place in places:
+                yield self.at(place, augment)
             return
+        count = len(self.split)
         # the loader's own seed only serves its workers; the order of the indices is given
         loader = DataLoader(
             _Indexed(self.split.inputs),
-            batch_sampler=[part.tolist() for part in _cut(indices, batch_size)],
+            batch_sampler=[(place % count).tolist() for place in places],
             num_workers=self.workers,
             generator=torch.Generator().manual_seed(torch.initial_seed()),
         )
-        for x, index in loader:
-            yield self._batch(x.to(self.device), index.to(self.device))
+        for x, place in zip(loader, places, strict=True):
+            yield self._batch(viewed(x.to(self.device), place, self.at_epoch, self.seed, augment), place % count)
 
     def _batch(self, x: Tensor, index: Tensor) -> Batch:
-        if x.dtype == torch.uint8:
-            x = x.float() / 255
         group = None if self.split.groups is None else self.split.groups[index]
         return Batch(x, self.split.labels[index], index, group)
+
+
+def gathered(
+    inputs: Tensor, index: Tensor, place: Tensor, epoch: Tensor, seed: Tensor, augment: Augment | None
+) -> Tensor:
+    """Rows of the inputs as a network sees them."""
+    return viewed(inputs[index], place, epoch, seed, augment)
+
+
+def viewed(x: Tensor, place: Tensor, epoch: Tensor, seed: Tensor, augment: Augment | None) -> Tensor:
+    """Inputs as a network sees them: augmented, pixels as numbers in [0, 1], channels last on a GPU."""
+    if augment is not None:
+        x = augment(x, place, epoch, seed)
+    if x.dtype == torch.uint8:
+        x = x.float() / 255
+    return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
+
+
+def numbered(indices: Tensor, total: int) -> Tensor:
+    """index + total r for the r-th time, from 0, that an index stands among `indices` (M,)."""
+    order = torch.argsort(indices, stable=True)
+    ranked = indices[order]
+    copy = torch.arange(len(indices), device=indices.device) - torch.searchsorted(ranked, ranked)
+    return indices.index_add(0, order, total * copy)
 
 
 def _cut(indices: Tensor, batch_size: int) -> list[Tensor]:
@@ -108,6 +185,10 @@ def outputs_of(model: nn.Module, batches: Batches) -> Tensor:
     was_training = model.training
     model.eval()
     try:
-        return torch.cat([model(batch.x) for batch in batches.in_order()])
+        outputs = []
+        for batch in batches.in_order():
+            with autocast(batches.precision, batches.device):
+                outputs.append(model(batch.x))
+        return whole(torch.cat(outputs))
     finally:
         model.train(was_training)

@@ -7,7 +7,7 @@ was killed and resumed ends in the same weights as one that was not.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,21 +15,24 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from evenly.data.augment import Augment
 from evenly.data.contract import Data
 from evenly.data.samplers import EpochSampler, Everything
 from evenly.engine.accuracy import measure
 from evenly.engine.batches import Batch, Batches, outputs_of
+from evenly.engine.captured import COMPILE_STEPS, CapturedStep, NotCapturedError, own_stream, why_not
 from evenly.engine.folder import Folder
-from evenly.engine.losses import losses, predictions
+from evenly.engine.precision import Precision
 from evenly.engine.run import FORWARD, Run
 from evenly.engine.schedules import Schedule, constant
+from evenly.engine.side_by_side import aside, pause
+from evenly.engine.steps import Objective, State, Step
 from evenly.errors import EvenlyError, unknown
 from evenly.optim.registry import Build, builder
+from evenly.optim.sharpness_aware import SharpnessAware
 from evenly.randomness import derive, isolated, reseed
 
 CPU = torch.device("cpu")
-State = dict[str, Tensor]
-Objective = Callable[[Tensor, Batch, State], Tensor]
 History = list[dict[str, Any]]
 
 RULES = {
@@ -43,7 +46,15 @@ average, then to the earlier epoch."""
 
 
 CHECKPOINT_SECONDS = 0.05
-"""Epochs shorter than this share a checkpoint: writing one takes about as long as a full-batch step on small data."""
+CHECKPOINT_SHARE = 0.05
+"""Epochs shorter than so many seconds share a checkpoint, and so do those shorter than what makes writing it this share
+of the time: a large network on a fast GPU would spend more on writing than on training."""
+
+WAYS = ("foreach", "fused", "capturable")
+"""How an optimizer computes, not what: a checkpoint may go on where another way is the right one."""
+
+TURN = 16
+"""Steps between the turns of runs that go side by side."""
 
 
 def mean(losses: Tensor, batch: Batch, state: State) -> Tensor:
@@ -64,7 +75,11 @@ class Fit:
         select: a rule of `RULES`.
         evaluate_every: epochs between looks at the validation set (the last epoch is always looked at); None: no look.
         budget: stop after the step that reaches this many example-gradients, instead of after `epochs`.
+        workers: processes that read a Dataset; tensors in memory need none.
         folder: where metrics and checkpoints go; None keeps nothing.
+        augment: what happens to the training images, by name ("none", "basic", "basic+trivial", ...) or an `Augment`.
+        precision: "auto", "bf16" or "float32", as in `evenly.engine.precision`.
+        capture: on a GPU, record the step once and replay it, where that is possible.
         reading: only read back what is finished; refuse to train.
     """
 
@@ -80,6 +95,9 @@ class Fit:
     workers: int = 0
     folder: Folder | None = None
     progress: Callable[[float, str], None] = lambda share, note: None
+    augment: str | Augment = "none"
+    precision: Precision = "auto"
+    capture: bool = True
     reading: bool = False
 
     def __post_init__(self) -> None:
@@ -124,9 +142,12 @@ class Fit:
             settings: replace settings of this engine for this fit.
         """
         fit = replace(self, **settings) if settings else self
+        model = model.to(fit.device)
+        if fit.device.type == "cuda":  # the order in which its convolutions are fastest
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return _Loop(
             fit,
-            model.to(fit.device),
+            model,
             data,
             sampler,
             weights,
@@ -158,15 +179,26 @@ class _Loop:
     ) -> None:
         self.fit, self.model, self.data, self.stage = fit, model, data, stage
         self.sampler = Everything(len(data.train), fit.seed) if sampler is None else sampler
-        self.weights = None if weights is None else weights.to(fit.device)
-        self.objective, self.until, self.before_epoch = objective, until, before_epoch
-        self.state = {key: value.to(fit.device) for key, value in state.items()}
+        self.until, self.before_epoch = until, before_epoch
         self.optimizer = builder(fit.optimizer)(model.parameters())
+        if isinstance(self.optimizer, SharpnessAware) and self.optimizer.model is None:
+            self.optimizer.model = model
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.train = Batches(data.train, fit.batch_size, fit.device, fit.workers)
+        augment = fit.augment if isinstance(fit.augment, Augment) else Augment(fit.augment)
+        seed = derive(fit.seed, "augment", stage)
+        self.train = Batches(data.train, fit.batch_size, fit.device, fit.workers, augment, seed, fit.precision)
         self.validation = (
-            None if data.validation is None else Batches(data.validation, fit.batch_size, fit.device, fit.workers)
+            None
+            if data.validation is None
+            else Batches(data.validation, fit.batch_size, fit.device, fit.workers, precision=fit.precision)
         )
+        self.step = Step(
+            model, self.optimizer, objective, {key: value.to(fit.device) for key, value in state.items()},
+            None if weights is None else weights.to(fit.device), self.train.precision, fit.device,
+        )  # fmt: skip
+        self.step.cost = spent
+        self.captured: CapturedStep | None = None
+        self.how = "plain"
         self.metric = RULES[fit.select]
         if self.metric is not None and data.validation is None:
             raise EvenlyError(f"select {fit.select!r} needs a validation set and there is none; use select='last'")
@@ -175,8 +207,8 @@ class _Loop:
         if self.metric == "worst_group" and data.train.groups is None:
             raise EvenlyError("select 'worst-group' needs groups and there are none; use select='worst-class'")
         self.epoch, self.finished = 0, False
-        self.saved_at, self.saved_epoch = 0.0, 0
-        self.cost, self.evaluation_cost, self.seconds = spent, 0.0, 0.0
+        self.save_again_at, self.saved_epoch = 0.0, 0
+        self.evaluation_cost, self.seconds = 0.0, 0.0
         self.history: History = []
         self.best: dict[str, Any] | None = None
 
@@ -185,7 +217,9 @@ class _Loop:
         if self.fit.reading and not self.finished:
             where = "this folder" if self.fit.folder is None else self.fit.folder.path
             raise EvenlyError(f"{where} has no finished checkpoint of the stage {self.stage!r}; train it again")
-        with isolated():
+        with isolated(), own_stream(self.fit.device):
+            if not self.finished:
+                self._capture()
             while not self.finished:
                 self._one_epoch()
         if self.best is not None:
@@ -194,14 +228,34 @@ class _Loop:
         return Run(
             self.model,
             self.history,
-            self.cost,
+            self.step.cost,
             self.fit.select,
             self.epoch if self.best is None else self.best["epoch"],
             self.fit.seed,
             self.evaluation_cost,
             self.seconds,
             out=None if self.fit.folder is None else self.fit.folder.path,
+            precision=self.fit.precision,
+            step=self.how,
         )
+
+    def _capture(self) -> None:
+        """Record the step where it can be; else say in `how` why not."""
+        if self.fit.device.type != "cuda":
+            return
+        reason = why_not(self.train, self.optimizer) if self.fit.capture else "capture is off"
+        if reason is None:
+            assert self.fit.batch_size is not None
+            steps = self.fit.epochs * len(self.data.train) // self.fit.batch_size
+            self.model.train()
+            try:
+                self.captured = CapturedStep(self.step, self.train, compiled=steps >= COMPILE_STEPS)
+            except NotCapturedError as error:
+                reason = str(error)
+        if self.captured is None:
+            self.how = f"plain: {reason}"
+        else:
+            self.how = "captured" if self.captured.uncompiled is None else f"captured: {self.captured.uncompiled}"
 
     def _one_epoch(self) -> None:
         started = time.perf_counter()
@@ -213,22 +267,17 @@ class _Loop:
             self.before_epoch(self.epoch, self.optimizer)
 
         self.model.train()
-        total = torch.zeros(2, dtype=torch.float64, device=self.fit.device)
-        seen = 0
-        for batch in self.train.epoch(self.sampler):
-            total += self._step(batch)
-            seen += len(batch)
-            if self.fit.budget is not None and self.cost >= self.fit.budget:
-                break
-        train_loss, train_accuracy = (total / max(seen, 1)).tolist()
+        seen = self._steps()
+        pause()
+        train_loss, train_accuracy = (value / max(seen, 1) for value in self.step.read())
         self._check_finite(train_loss)
         self.epoch += 1
         row = {
             "stage": self.stage,
             "epoch": self.epoch,
-            "lr": self.optimizer.param_groups[0]["lr"],
+            "lr": float(self.optimizer.param_groups[0]["lr"]),
             "examples": seen,
-            "cost": self.cost,
+            "cost": self.step.cost,
             "train_loss": train_loss,
             "train_accuracy": train_accuracy,
         }
@@ -236,38 +285,38 @@ class _Loop:
             row |= self.data.observe(self.model)
         self.history.append(row)
         self.finished = (
-            self.epoch >= self.fit.epochs if self.fit.budget is None else self.cost >= self.fit.budget
+            self.epoch >= self.fit.epochs if self.fit.budget is None else self.step.cost >= self.fit.budget
         ) or (self.until is not None and self.until(self.history))
         self._validate(row)
         self.seconds += time.perf_counter() - started
         self._save(row)
         self.fit.progress(self._progress(), f"{self.stage} epoch {self.epoch}, loss {train_loss:.3f}")
 
-    def _step(self, batch: Batch) -> Tensor:
-        """One optimizer step; returns the batch's summed loss and number right, as seen in the first pass."""
-        seen = torch.zeros(2, dtype=torch.float64, device=self.fit.device)
-        batch.first = True
-
-        def closure() -> Tensor:
-            self.optimizer.zero_grad()
-            outputs = self.model(batch.x)
-            each = losses(outputs, batch.y)
-            if batch.first:
-                seen[0] = each.detach().sum()
-                seen[1] = (predictions(outputs.detach()) == batch.y).sum()
-            if self.weights is not None:
-                each = each * self.weights[batch.index]
-            loss = self.objective(each, batch, self.state)
-            loss.backward()
-            batch.first = False
-            self.cost += len(batch)
-            return loss
-
-        self.optimizer.step(closure)  # type: ignore[arg-type]
+    def _steps(self) -> int:
+        """The epoch's steps, or those that the budget allows; how many examples they saw."""
+        seen = 0
+        for number, size in enumerate(self._one_by_one(), 1):
+            seen += size
+            if self.fit.budget is not None and self.step.cost >= self.fit.budget:
+                break
+            if number % TURN == 0:
+                pause()
         return seen
 
+    def _one_by_one(self) -> Iterator[int]:
+        """Take the epoch's steps; the number of examples in each."""
+        if self.captured is None:
+            for batch in self.train.epoch(self.sampler):
+                self.step(batch)
+                yield len(batch)
+            return
+        self.captured.set_rates()
+        for place in self.train.places(self.sampler):
+            self.captured(place)
+            yield len(place)
+
     def _progress(self) -> float:
-        return self.epoch / self.fit.epochs if self.fit.budget is None else min(self.cost / self.fit.budget, 1.0)
+        return self.epoch / self.fit.epochs if self.fit.budget is None else min(self.step.cost / self.fit.budget, 1.0)
 
     @torch.no_grad()
     def _check_finite(self, train_loss: float) -> None:
@@ -283,7 +332,7 @@ class _Loop:
         what = "loss" if not torch.isfinite(torch.tensor(train_loss)) else "weights"
         raise EvenlyError(
             f"the training {what} became NaN or infinite in epoch {self.epoch + 1} of stage {self.stage!r} "
-            f"at learning rate {self.optimizer.param_groups[0]['lr']:g}; lower the learning rate{kept}"
+            f"at learning rate {float(self.optimizer.param_groups[0]['lr']):g}; lower the learning rate{kept}"
         )
 
     def _validate(self, row: dict[str, Any]) -> None:
@@ -305,14 +354,22 @@ class _Loop:
         if self.fit.folder is None:
             return
         self.fit.folder.append(row)
-        if not self.finished and time.monotonic() - self.saved_at < CHECKPOINT_SECONDS:
+        started = time.monotonic()
+        if not self.finished and started < self.save_again_at:
             return
-        self.saved_at, self.saved_epoch = time.monotonic(), self.epoch
-        self.fit.folder.save(self.stage, {
-            "epoch": self.epoch, "finished": self.finished, "cost": self.cost, "evaluation_cost": self.evaluation_cost,
-            "seconds": self.seconds, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
-            "state": self.state, "best": self.best,
-        })  # fmt: skip
+        self.saved_epoch = self.epoch
+        optimizer = self.optimizer.state_dict()
+        for group in optimizer["param_groups"]:
+            group["lr"] = float(group["lr"])  # a captured step has it on the device
+        saved = {
+            "epoch": self.epoch, "finished": self.finished, "cost": self.step.cost, "seconds": self.seconds,
+            "evaluation_cost": self.evaluation_cost, "model": self.model.state_dict(), "optimizer": optimizer,
+            "state": self.step.state, "best": self.best,
+        }  # fmt: skip
+        with aside():
+            self.fit.folder.save(self.stage, saved)
+        took = time.monotonic() - started
+        self.save_again_at = started + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
 
     def _resume(self) -> None:
         if self.fit.folder is None:
@@ -334,14 +391,14 @@ class _Loop:
             return
         self.epoch, self.finished, self.best = done, saved["finished"], saved["best"]
         self.saved_epoch = done
-        self.cost, self.evaluation_cost, self.seconds = (
-            saved["cost"],
-            saved["evaluation_cost"],
-            saved["seconds"],
-        )
+        self.step.cost, self.evaluation_cost = saved["cost"], saved["evaluation_cost"]
+        self.seconds = saved["seconds"]
         self.model.load_state_dict(saved["model"])
+        ways = [{key: group[key] for key in WAYS if key in group} for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(saved["optimizer"])
-        self.state = {key: value.to(self.fit.device) for key, value in saved["state"].items()}
+        for group, way in zip(self.optimizer.param_groups, ways, strict=True):
+            group.update(way)
+        self.step.state.update({key: value.to(self.fit.device) for key, value in saved["state"].items()})
 
 
 def fit(

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from evenly.data.contract import Split
 from evenly.engine.batches import Batches, outputs_of
+from evenly.engine.features import features_of
 from evenly.engine.folder import atomic
+from evenly.engine.precision import Precision
 from evenly.randomness import derive, isolated
 
 FORWARD = 1 / 3
@@ -65,9 +67,19 @@ class Run:
     selection: Selection | None = None
     results: dict[str, Any] = field(default_factory=dict)
     out: Path | None = None
+    precision: Precision = "auto"
+    step: str = "plain"
 
     def outputs(self, split: Split) -> Tensor:
         """The network's outputs on a split, in order, in eval mode, on the CPU."""
-        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         with isolated(derive(self.seed, "outputs", split.name)):
-            return outputs_of(self.model, Batches(split, None, device)).cpu()
+            return outputs_of(self.model, self._batches(split)).cpu()
+
+    def features(self, split: Split) -> Tensor:
+        """The network's penultimate activations on a split (N, D): the input of its last linear layer, as outputs."""
+        with isolated(derive(self.seed, "outputs", split.name)):
+            return features_of(self.model, self._batches(split))
+
+    def _batches(self, split: Split) -> Batches:
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        return Batches(split, None, device, precision=self.precision)

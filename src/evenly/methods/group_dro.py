@@ -32,13 +32,13 @@ def group_dro(model: Factory, data: Data, fit: Fit, *, step_size: float = 0.01, 
     counts = torch.bincount(groups, minlength=data.group_count)
     present = counts > 0
     q = present.double() / present.sum()
-    margin = C / counts.clamp(min=1).double().sqrt()
+    margin = (C / counts.clamp(min=1).double().sqrt()).to(fit.device)
 
     def objective(losses: Tensor, batch: Batch, state: State) -> Tensor:
         assert batch.group is not None
         group_losses, here = mean_by_group(losses, batch.group, len(counts))
         if batch.first:
-            adjusted = group_losses.detach() + margin.to(losses.device)
+            adjusted = group_losses.detach() + margin
             state["q"] = exponentiated(state["q"], adjusted, here, step_size)
         return (state["q"].to(losses) * group_losses).sum()
 
@@ -50,8 +50,8 @@ def group_dro(model: Factory, data: Data, fit: Fit, *, step_size: float = 0.01, 
 def mean_by_group(losses: Tensor, group: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Mean loss of each group (G,), 0 where a group is absent, and which groups are present (G,)."""
     sums = torch.zeros(count, dtype=losses.dtype, device=losses.device).index_add(0, group, losses)
-    sizes = torch.bincount(group, minlength=count)
-    return sums / sizes.clamp(min=1), sizes > 0
+    sizes = torch.zeros(count, device=losses.device).index_add(0, group, torch.ones_like(group, dtype=torch.float32))
+    return sums / sizes.to(losses.dtype).clamp(min=1), sizes > 0
 
 
 def exponentiated(q: Tensor, group_losses: Tensor, here: Tensor, step_size: float) -> Tensor:

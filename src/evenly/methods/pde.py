@@ -58,7 +58,10 @@ def pde(
 
     def before_epoch(epoch: int, optimizer: Optimizer) -> None:
         if reset_momentum and epoch == warmup_epochs:
-            optimizer.state.clear()
+            for state in optimizer.state.values():  # in place, where a recorded step looks for it
+                for value in state.values():
+                    if isinstance(value, torch.Tensor):
+                        value.zero_()
 
     run = fit(model(), data, sampler=sampler, schedule=schedule, before_epoch=before_epoch)
     entered = sampler.entry_epochs(fit.epochs)

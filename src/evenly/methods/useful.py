@@ -11,27 +11,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from evenly.data import Data, Upsample
-from evenly.engine import FORWARD, Fit, Run, Selection, losses, probabilities
+from evenly.data import Data
+from evenly.engine import Fit, Run, losses, probabilities
+from evenly.engine.features import linear_layers
 from evenly.engine.losses import single
 from evenly.errors import EvenlyError
+from evenly.methods.early import ALIKE, Early, drop_has_shrunk, finite, retrain_repeating, train_early
 from evenly.methods.registry import Factory, method
 
-SHRUNK = 0.25
-"""The drop in training loss has shrunk when it is under this share of its peak.
+__all__ = ["drop_has_shrunk", "hard_examples", "useful"]
 
-The paper separates "when the change in training error starts to shrink"; that this is read off the loss, and where it
-has shrunk enough, is evenly's choice, and so is clustering probabilities where eq. 12 clusters f(x; W).
-"""
-
-ALIKE = 12
-"""Outputs that agree to this many digits are the same: a class learned to the last digit has no two clusters."""
+On = Literal["probabilities", "logits", "features"]
 
 
 @method(control="random_upsample")
@@ -42,42 +39,29 @@ def useful(
     *,
     separating_epoch: int | None = None,
     factor: int = 2,
-    on: Literal["probabilities", "logits"] = "probabilities",
+    on: On = "probabilities",
 ) -> Run:
-    """Find the examples without easy features early, repeat them, retrain."""
-    if separating_epoch is not None and not 1 <= separating_epoch <= fit.epochs:
-        raise EvenlyError(f"separating_epoch {separating_epoch} is outside the run; give 1..{fit.epochs}")
-    Upsample([], total=len(data.train), factor=factor)  # a factor that cannot be used is said before the early stage
-    _splittable(data.train.labels)
+    """Find the examples without easy features early, repeat them, retrain.
 
-    def separated(history: list[dict[str, Any]]) -> bool:
-        if separating_epoch is not None:
-            return len(history) >= separating_epoch
-        return drop_has_shrunk([row["train_loss"] for row in history])
-
-    early = fit(model(), data, stage="early", until=separated, select="last", evaluate_every=None)
-    hard = hard_examples(early.outputs(data.train), data.train.labels, on=on, seed=fit.seed)
-    spent = early.cost + FORWARD * len(data.train)
-    run = fit(model(), data, sampler=Upsample(hard, len(data.train), factor, fit.seed), spent=spent)
-    why = "the costlier of two clusters of early outputs in each class"
-    if separating_epoch is None and not separated(early.history):
-        why += "; the drop in training loss never shrank, so they were separated at the end of a whole run"
-    run.selection = Selection(
-        hard, torch.full_like(hard, factor), why,
-        {"separating_epoch": len(early.history)},
-    )  # fmt: skip
-    return run
-
-
-def drop_has_shrunk(training_losses: list[float], share: float = SHRUNK) -> bool:
-    """Whether the last drop in training loss is under `share` of the largest drop so far.
-
-    Nothing counts as shrunk before the loss has fallen by a tenth: plateaus at the start are not the end of learning.
+    Eq. 12 clusters f(x; W); that the clusters are of class probabilities is evenly's choice. `on` takes raw logits or
+    penultimate activations instead; the paper's factors are 2 to 5.
     """
-    if len(training_losses) < 2 or training_losses[-1] > 0.9 * training_losses[0]:
-        return False
-    drops = -np.diff(training_losses)
-    return bool(drops[-1] < share * drops.max())
+    splittable(data.train.labels)
+    if on == "features":
+        linear_layers(model())
+    early = train_early(model, data, fit, separating_epoch, factor)
+    hard = costlier_clusters(early, on, fit.seed)
+    return retrain_repeating(
+        model, fit, early, hard, factor, f"the costlier of two clusters of early {on} in each class"
+    )
+
+
+def costlier_clusters(early: Early, on: On, seed: int) -> Tensor:
+    """Step 2 on an early network: indices of the examples in the costlier cluster of their class."""
+    logits, labels = early.outputs(), early.data.train.labels
+    if on == "features":
+        return hard_examples(logits, labels, features=early.features(), seed=seed)
+    return hard_examples(logits, labels, on=on, seed=seed)
 
 
 def hard_examples(
@@ -104,11 +88,10 @@ def hard_examples(
         raise EvenlyError(
             f"logits {tuple(logits.shape)} do not go with labels {tuple(labels.shape)}; give (N, K) and (N,)"
         )
-    if not bool(torch.isfinite(logits).all()):
-        raise EvenlyError("the logits hold NaN or infinity; train with a lower learning rate before separating")
+    finite(logits)
     if on not in ("probabilities", "logits"):
         raise EvenlyError(f"on {on!r} is not known; give 'probabilities' or 'logits'")
-    _splittable(labels, classes=2 if single(logits) else logits.shape[1])
+    splittable(labels, classes=2 if single(logits) else logits.shape[1])
     if features is not None:
         points = torch.as_tensor(features).detach().cpu().double()
         if len(points) != len(labels) or not bool(torch.isfinite(points).all()):
@@ -135,16 +118,18 @@ def _costlier_cluster(points: np.ndarray, cost: np.ndarray, seed: int) -> np.nda
     from sklearn.cluster import KMeans
 
     points = points.round(ALIKE)
-    if len(np.unique(points, axis=0)) < 2:
+    if bool((points == points[0]).all()):
         return np.empty(0, dtype=np.int64)
     order = np.lexsort(points.T)
     assignment = np.empty(len(points), dtype=np.int64)
     assignment[order] = KMeans(2, n_init=10, random_state=seed % 2**32).fit_predict(points[order])
-    means = [cost[assignment == cluster].mean() for cluster in (0, 1)]
+    members = [cost[assignment == cluster] for cluster in (0, 1)]
+    means = [math.fsum(each) / len(each) for each in members]  # fsum is exact: no order of storage tips a close call
     return np.flatnonzero(assignment == int(np.argmax(means)))
 
 
-def _splittable(labels: Tensor, classes: int | None = None) -> None:
+def splittable(labels: Tensor, classes: int | None = None) -> None:
+    """Refuse labels (N,) that leave a class with nothing to split."""
     if len(labels) == 0:
         raise EvenlyError("there are no examples to split into easy and hard; give at least two of a class")
     if int(labels.min()) < 0 or (classes is not None and int(labels.max()) >= classes):

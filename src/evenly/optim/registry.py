@@ -10,26 +10,40 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from evenly.errors import EvenlyError, unknown
+from evenly.optim.asam import ASAM
 from evenly.optim.sam import SAM
 
 Build = Callable[[Iterable[Parameter]], Optimizer]
 
 
 def _sgd(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
-    return torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    params = list(params)
+    return torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=_on_gpu(params))
 
 
 def _adam(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
-    return torch.optim.Adam(params, lr=lr, weight_decay=weight_decay)
+    params = list(params)
+    on_gpu = _on_gpu(params)
+    return torch.optim.Adam(params, lr=lr, weight_decay=weight_decay, fused=on_gpu, capturable=bool(on_gpu))
 
 
 def _adamw(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
-    return torch.optim.AdamW(params, lr=lr, weight_decay=weight_decay)
+    params = list(params)
+    on_gpu = _on_gpu(params)
+    return torch.optim.AdamW(params, lr=lr, weight_decay=weight_decay, fused=on_gpu, capturable=bool(on_gpu))
 
 
 def _sam(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
-
     return SAM(_sgd(params, lr, momentum, weight_decay, rho), rho=rho)
+
+
+def _asam(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
+    return ASAM(_sgd(params, lr, momentum, weight_decay, rho), rho=rho)
+
+
+def _on_gpu(params: list[Parameter]) -> bool | None:
+    """True where all parameters lie on a GPU, on which one kernel for all of them is faster; else torch's choice."""
+    return True if all(param.is_cuda for param in params) else None
 
 
 OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], str]] = {
@@ -37,8 +51,12 @@ OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], str]] = {
     "adam": (_adam, "Adam"),
     "adamw": (_adamw, "Adam with decoupled weight decay"),
     "sam": (_sam, "sharpness-aware minimization over SGD, two passes a step"),
+    "asam": (_asam, "SAM with the radius in units of the weights, over SGD"),
 }
-PLAIN = {"sam": "sgd"}
+ADAPTIVE = {"asam": 10.0}
+"""Where a recipe or default gives rho for SAM, these take so many times as much: their radius is in units of the
+weights (Kwon et al. 2021 use 0.5 and 1 where SAM has 0.05 and 0.1)."""
+PLAIN = {"sam": "sgd", "asam": "sgd"}
 """The optimizer underneath each one that perturbs: what it is compared with at equal cost."""
 
 

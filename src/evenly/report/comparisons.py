@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from evenly.comparison import Comparison
+from evenly.comparison import Comparison, point_name
 from evenly.data.contract import Data
 from evenly.engine.folder import read_json
 from evenly.engine.run import Run, Selection
@@ -28,10 +29,12 @@ from evenly.report.blocks import (
 )
 from evenly.report.examples import minority_shares, picked_and_others
 from evenly.report.figures import Bar, Curve, Look
-from evenly.report.settings import as_text, setting_pairs, size_pairs
+from evenly.report.settings import NAMES, as_text, setting_pairs, size_pairs
 
 MOST_GROUPS = 12
 """Groups drawn at most: the worst ones of the first arm."""
+MOST_POINTS = 6
+"""Combinations of swept values whose curves and groups are drawn at most; every one has its table."""
 
 HOW_TO_READ = (
     "Cost is counted in example-gradients, one forward and backward pass of one example, and given as a multiple of "
@@ -60,16 +63,112 @@ def section(table: Comparison, data: Data | None, number: int) -> Section:
     """Everything about one data set: what was run, the table, the figures, the examples."""
     looks = arm_looks(table)
     prefix = f"d{number}"
+    figures_of_values = (
+        by_value(table, data, looks, prefix)
+        if table.plan.get("sweep")
+        else [
+            results(table, looks),
+            alignments(table, looks, f"{prefix}-alignment"),
+            courses(table, looks, f"{prefix}-course"),
+            groups(table, data, looks, f"{prefix}-group"),
+        ]
+    )
     blocks: list[Block | None] = [
         Prose([data.about]) if data is not None and data.about else None,
         run_settings(table, data),
-        results(table, looks),
-        alignments(table, looks, f"{prefix}-alignment"),
-        courses(table, looks, f"{prefix}-course"),
-        groups(table, data, looks, f"{prefix}-group"),
+        *figures_of_values,
         hard_examples(table, data),
     ]
     return Section(table.data, f"data-{number}", [block for block in blocks if block is not None])
+
+
+def by_value(table: Comparison, data: Data | None, looks: Mapping[str, Look], prefix: str) -> list[Block | None]:
+    """A sweep: the arms over the swept values, then at every combination of values what a comparison has."""
+    metric = words.headline(table)
+    scale = _scale([entry[metric].get("difference") for entry in table.summary if metric in entry])
+    points = []
+    for at, arms in words.by_value(table.summary):
+        shown = {entry["arm"] for entry in arms}
+        shown |= {entry["control"] for entry in arms if entry.get("control")}
+        points.append(
+            (point_name(at), replace(
+                table, rows=[row for row in table.rows if row["arm"] in shown],
+                summary=[entry for entry in table.summary if entry["arm"] in shown],
+                runs={key: run for key, run in table.runs.items() if key[0] in shown},
+            ))
+        )  # fmt: skip
+    blocks: list[Block | None] = [over_values(table, looks, f"{prefix}-sweep")]
+    for number, (name, part) in enumerate(points):
+        mine = {entry["arm"]: looks[entry["arm"]] for entry in part.summary if entry["arm"] in looks}
+        caption = _caption(table) if number == 0 else f"As above, at {name}."
+        blocks.append(replace(results(part, mine, scale), title=f"Results at {name}", caption=caption))
+        if number < MOST_POINTS:
+            drawn = [
+                alignments(part, mine, f"{prefix}-{number}-alignment"),
+                courses(part, mine, f"{prefix}-{number}-course"),
+                groups(part, data, mine, f"{prefix}-{number}-group"),
+            ]
+            blocks += [replace(block, title=f"{block.title}, {name}") for block in drawn if block is not None]
+    return blocks
+
+
+def over_values(table: Comparison, looks: Mapping[str, Look], prefix: str) -> Panels | None:
+    """The headline metric against each swept number, a line per arm; a panel for each combination of other values."""
+    metric = words.headline(table)
+    arms = [entry for entry in table.summary if entry["arm"] in looks and metric in entry]
+    panels: list[Panel] = []
+    drawn: dict[str, list[Curve]] = {}
+    for name, values in table.plan["sweep"].items():
+        if not all(map(_is_number, values)):
+            continue
+        others = [_without(name, entry["sweep"]) for entry in arms if name in entry["sweep"]]
+        widest = [at for at in others if not any(at.items() < other.items() for other in others)]
+        for rest in [at for k, at in enumerate(widest) if at not in widest[:k]]:
+            lines: dict[str, list[tuple[float, Mapping[str, Any]]]] = {}
+            for entry in arms:
+                if _without(name, entry["sweep"]).items() <= rest.items():
+                    reached = [entry["sweep"][name]] if name in entry["sweep"] else [min(values), max(values)]
+                    line = lines.setdefault(f"{entry['method']}+{entry['optimizer']}", [])
+                    line += [(float(x), entry) for x in reached]
+            title = f"{words.METRIC_NAMES[metric]} against {_swept(name)}" + (f", {point_name(rest)}" if rest else "")
+            drawn[title] = [_line(arm, points, metric, looks) for arm, points in lines.items()]
+            svg = figures.curves(
+                drawn[title], prefix=f"{prefix}{len(panels)}", label=title.capitalize(), x_name=_swept(name),
+                shares=True, log_x=figures.spans([float(value) for value in values], 20),
+            )  # fmt: skip
+            panels.append(Panel(title, svg))
+    if not panels:
+        return None
+    legend = {line.name: line.look for lines in drawn.values() for line in lines}
+    level = any(entry["sweep"].keys() < table.plan["sweep"].keys() for entry in arms)
+    caption = (
+        f"Measured on the {words.measured_on(table)} set. {_lines_are(drawn)} "
+        + ("A level line is an arm that the value does not vary. " if level else "")
+        + "Controls are left out; the tables below have them."
+    )
+    return Panels("Over the swept values", panels, caption, list(legend.items()))
+
+
+def _without(name: str, sweep: Mapping[str, Any]) -> dict[str, Any]:
+    return {other: value for other, value in sweep.items() if other != name}
+
+
+def _line(arm: str, points: Sequence[tuple[float, Mapping[str, Any]]], metric: str, looks: Mapping[str, Look]) -> Curve:
+    """An arm's curve over a swept number: per seed the values of the metric, in the number's order."""
+    points = sorted(points, key=lambda point: point[0])
+    xs = [x for x, _ in points]
+    seeds = zip(*(entry[metric]["values"] for _, entry in points), strict=False)
+    return Curve(arm, looks[points[0][1]["arm"]], [(xs, list(ys)) for ys in seeds])
+
+
+def _swept(name: str) -> str:
+    """A swept name for people: "batch size", "useful's factor"."""
+    method, _, setting = name.rpartition(".")
+    return f"{method}'s {NAMES.get(setting, setting)}" if method else NAMES.get(setting, setting)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def arm_looks(table: Comparison) -> dict[str, Look]:
@@ -81,11 +180,14 @@ def arm_looks(table: Comparison) -> dict[str, Look]:
 
 def run_settings(table: Comparison, data: Data | None) -> Settings:
     """What was run: arms, seeds, every setting of training that is known, the data's options and size."""
-    plan, settings = table.plan, _resolved(table, data)
+    plan = table.plan
+    swept: Mapping[str, Sequence[Any]] = plan.get("sweep") or {}
+    settings = {name: value for name, value in _resolved(table, data).items() if name not in swept}
     pairs = [
         ("methods", words.listed(plan.get("methods", ()))),
         ("optimizers", words.listed(plan.get("optimizers", ()))),
         ("seeds", words.listed(plan.get("seeds", ()))),
+        *((f"{_swept(name)}, swept", as_text([as_text(v, name) for v in values])) for name, values in swept.items()),
         ("model", str(plan.get("model", ""))),
         *setting_pairs(settings, str(plan.get("rule", ""))),
         ("epochs where they differ", _other_epochs(table, settings.get("epochs"))),
@@ -96,14 +198,14 @@ def run_settings(table: Comparison, data: Data | None) -> Settings:
     return Settings([(name, value) for name, value in pairs if value])
 
 
-def results(table: Comparison, looks: Mapping[str, Look]) -> Table:
-    """The table: every arm, and under it its control."""
+def results(table: Comparison, looks: Mapping[str, Look], scale: tuple[float, float] | None = None) -> Table:
+    """The table: every arm, and under it its control; differences are drawn on a scale of their own or a given one."""
     metric = words.headline(table)
     shown = [m for m in ("accuracy", "worst_group", "train_weighted") if any(m in entry for entry in table.summary)]
     if "worst_group" not in shown and any("worst_class" in entry for entry in table.summary):
         shown.append("worst_class")
     by_arm = {entry["arm"]: entry for entry in table.summary}
-    scale = _scale([entry[metric].get("difference") for entry in table.summary if metric in entry])
+    scale = scale or _scale([entry[metric].get("difference") for entry in table.summary if metric in entry])
     rows = []
     for entry in table.summary:
         if entry.get("control_of") in by_arm:
@@ -196,7 +298,8 @@ def groups(table: Comparison, data: Data | None, looks: Mapping[str, Look], pref
     for g in chosen:
         rows = [
             Bar(
-                entry["arm"], looks[entry["arm"]], _or_nan(entry["groups"][g]), _seed_values(table, entry["arm"], g),
+                words.table_name(entry), looks[entry["arm"]], _or_nan(entry["groups"][g]),
+                _seed_values(table, entry["arm"], g),
                 by_arm[entry["control"]]["groups"][g] if entry.get("control") in by_arm else None,
             )
             for entry in arms
@@ -341,13 +444,13 @@ def _row(
                 whisker = Whisker(mean or 0.0, *ends)
             cells.append(Cell(words.points(difference), words.interval(difference), found))
             cells.append(Cell(outcome=found, whisker=whisker))
-    return Row(words.short_arm(entry["arm"]), cells, muted=bool(entry.get("control_of")), look=look)
+    return Row(words.table_name(entry), cells, muted=bool(entry.get("control_of")), look=look)
 
 
 def _control_row(control: Mapping[str, Any], shown: Sequence[str], note: str, drawn: bool) -> Row:
     cells = [*_values(control, shown), Cell(words.times(control["cost_multiple"]).rstrip("x"))]
     cells += [Cell(), Cell()] if drawn else []
-    return Row(words.short_arm(control["arm"]), cells, muted=True, note=note)
+    return Row(words.table_name(control), cells, muted=True, note=note)
 
 
 def _values(entry: Mapping[str, Any], shown: Sequence[str]) -> list[Cell]:
@@ -398,7 +501,10 @@ def _or_infinity(value: float | None) -> float:
 
 
 def _resolved(table: Comparison, data: Data | None) -> Mapping[str, Any]:
-    """Every setting of training: from the data's recipe, else as a run's folder has it, else those that were given."""
+    """Every setting of training: as compare had it, else from the data's recipe, a run's folder, or as it was given."""
+    if "in_common" in table.plan:
+        settings: Mapping[str, Any] = table.plan["in_common"]
+        return settings
     given: dict[str, Any] = table.plan.get("settings") or {}
     if data is not None:
         return resolve(data, "erm", given)[0]

@@ -16,6 +16,9 @@ NAMES = {
     "weight_decay": "weight decay",
     "rho": "SAM's rho",
     "schedule": "schedule",
+    "augment": "augmentation",
+    "normalise": "normalisation",
+    "precision": "precision",
     "model_options": "model options",
 }
 

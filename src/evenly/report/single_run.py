@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from evenly.data.contract import Data
-from evenly.engine.run import Run
+from evenly.engine.run import Run, Selection
+from evenly.methods.early import FALLEN, SHRUNK, drop_has_shrunk
 from evenly.report import figures, words
 from evenly.report.blocks import Block, Cell, Panel, Panels, Prose, Row, Section, Settings, Table
 from evenly.report.comparisons import course, final_rows, gallery
@@ -27,6 +29,7 @@ def sections(run: Run, data: Data, config: Mapping[str, Any]) -> list[Section]:
         alignments(run),
     ]
     if run.selection is not None:
+        blocks.append(separation(run.selection))
         blocks.append(gallery(data, run.selection, "Examples singled out", run.results["method"], ("picked", "others")))
     return [
         Section("In short", "short", [Prose(words.run_sentences(run.results))]),
@@ -118,6 +121,47 @@ def courses(run: Run) -> Panels | None:
         return None
     caption = "Training values are means over an epoch, while the weights still move; validation is measured after it."
     return Panels("How training went", panels, caption, list(legend.items()))
+
+
+def separation(selection: Selection) -> Panels | None:
+    """What set the separating epoch, where the method has an early stage: its training loss and the drops of it."""
+    losses = [float(loss) for loss in selection.details.get("early_losses", ())]
+    if not losses:
+        return None
+    epochs, epoch = list(range(1, len(losses) + 1)), len(losses)
+    drops = [before - after for before, after in pairwise(losses)]
+    enough = [SHRUNK * largest for largest in accumulate(drops, max)]
+    threshold = Curve(f"{SHRUNK:.0%} of the largest drop so far", Look(0, 1), [(epochs[1:], enough)])
+    courses = {"training loss": (epochs, losses), "drop from the epoch before": (epochs[1:], drops)}
+    panels: list[Panel] = []
+    legend: dict[str, Look] = {}
+    for number, (title, (x, y)) in enumerate(courses.items(), 1):
+        if not x:
+            continue  # a single epoch has no drop
+        early = Curve("early stage", LOOKS["training"], [(x, y)])
+        mark = Curve("separating epoch", Look(2), [([epoch], y[-1:])])
+        lines = [early, threshold, mark] if y is drops else [early, mark]
+        legend |= {line.name: line.look for line in lines}
+        label = f"{title.capitalize()}, by early epoch"
+        panels.append(Panel(title, figures.curves(lines, prefix=f"separation{number}", label=label)))
+    caption = f"{_why_then(losses, selection.details['decided'])} Losses are means over an epoch."
+    return Panels("When the examples were separated", panels, caption, list(legend.items()))
+
+
+def _why_then(losses: Sequence[float], decided: str) -> str:
+    """What set the separating epoch, in a sentence or two."""
+    epoch = len(losses)
+    rule = (
+        f"the first epoch at which the training loss has fallen by {FALLEN:.0%} and its last drop is under "
+        f"{SHRUNK:.0%} of the largest so far"
+    )
+    if decided == "rule":
+        return f"The examples were separated at epoch {epoch}, {rule}."
+    if decided == "end":
+        return f"The rule waits for {rule}; there was none, so the end of the run was taken, epoch {epoch}."
+    own = next((t for t in range(1, epoch + 1) if drop_has_shrunk(list(losses[:t]))), None)
+    would = f"would have waited for {rule}" if own is None else f"would have taken epoch {own}, {rule}"
+    return f"The separating epoch was given: {epoch}. The rule {would}."
 
 
 def alignments(run: Run) -> Panels | None:

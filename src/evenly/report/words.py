@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from evenly.comparison import paired, point_name
+
 if TYPE_CHECKING:
     from evenly.comparison import Comparison
 
@@ -57,12 +59,29 @@ def opening(table: Comparison) -> str:
     where = measured_on(table)
     if reference is None:
         return f"On {table.data}, ERM was not among the arms, so there is no common reference."
+    if reference.get("sweep"):
+        return _opening_of_sweep(table, reference)
     reached = f"{percent(_mean(reference, 'accuracy'))} {where} accuracy"
     for metric, what in (("worst_group", "worst group"), ("worst_class", "worst class")):
         if metric in reference:
             reached += f" and {percent(_mean(reference, metric))} in its {what}"
             break
     return f"On {table.data}, {spoken(reference)} reaches {reached}{_over_seeds(reference)}."
+
+
+def _opening_of_sweep(table: Comparison, reference: Mapping[str, Any]) -> str:
+    """Where ERM stands at the values of a sweep: the lowest and the highest mean."""
+    arms = [
+        entry
+        for entry in table.summary
+        if entry["method"] == "erm" and entry["optimizer"] == reference["optimizer"] and not entry.get("control_of")
+    ]
+    low, high = (pick(arms, key=lambda entry: entry["accuracy"]["mean"]) for pick in (min, max))
+    ends = f"{percent(_mean(low, 'accuracy'))} (at {point_name(low['sweep'])})"
+    if len(arms) > 1:
+        ends = f"between {ends} and {percent(_mean(high, 'accuracy'))} (at {point_name(high['sweep'])})"
+    name = spoken({**reference, "sweep": {}})
+    return f"On {table.data}, {name} reaches {ends} {measured_on(table)} accuracy{_over_seeds(reference)}."
 
 
 def verdicts(table: Comparison) -> list[Verdict]:
@@ -110,11 +129,44 @@ def measured_split(row: Mapping[str, Any]) -> str:
     return next((name for name in ("test", "validation") if row.get(name)), "training")
 
 
-def full_erm(summary: Sequence[Mapping[str, Any]], optimizer: str | None = None) -> Mapping[str, Any] | None:
-    """The ERM arm that costs what ERM costs (with this optimizer where one is given); None where there is none."""
+def full_erm(summary: Sequence[Mapping[str, Any]], beside: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
+    """The ERM arm that costs what ERM costs; None where there is none.
+
+    Args:
+        beside: an arm whose optimizer and, in a sweep, values it has to have.
+    """
     arms = [entry for entry in summary if entry["method"] == "erm" and not entry.get("control_of")]
-    arms = [entry for entry in arms if optimizer in (None, entry["optimizer"])]
+    if beside is not None:
+        arms = [entry for entry in arms if entry["optimizer"] == beside["optimizer"] and _within(entry, beside)]
     return min(arms, key=lambda entry: abs(entry["cost_multiple"] - 1.0), default=None)
+
+
+def by_value(summary: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], list[Mapping[str, Any]]]]:
+    """(swept values, arms at these values) for every combination there is, in the table's order.
+
+    An arm that a name does not vary stands under each of its values; without a sweep all arms stand under none.
+    """
+    arms = [entry for entry in summary if not entry.get("control_of")]
+    points: list[Mapping[str, Any]] = []
+    for entry in arms:
+        at = entry.get("sweep") or {}
+        narrower = any(other is not entry and _within(entry, other) and not _within(other, entry) for other in arms)
+        if at not in points and not narrower:
+            points.append(at)
+    return [(at, [entry for entry in arms if _within(entry, {"sweep": at})]) for at in points]
+
+
+def uncaptured(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Why steps on a GPU were not captured, in a line; nothing where they were or where there was no GPU."""
+    plain = [
+        str(row["step"]).removeprefix("plain:").strip()
+        for row in rows
+        if str(row.get("step", "")).startswith("plain:") and str(row.get("device", "")).startswith("cuda")
+    ]
+    if not plain:
+        return ""
+    of = f" in {len(plain)} of {len(rows)} runs" if len(rows) > 1 else ""
+    return f"steps were not captured{of}: {'; '.join(dict.fromkeys(plain))}"
 
 
 def outcome(difference: Mapping[str, Any]) -> Outcome:
@@ -126,13 +178,21 @@ def outcome(difference: Mapping[str, Any]) -> Outcome:
 
 
 def spoken(entry: Mapping[str, Any]) -> str:
-    """An arm in a sentence: "useful with sgd"."""
-    return f"{SPOKEN.get(entry['method'], entry['method'])} with {entry['optimizer']}"
+    """An arm in a sentence: "useful with sgd", in a sweep "useful with sgd at batch_size 256"."""
+    at = entry.get("sweep")
+    return f"{SPOKEN.get(entry['method'], entry['method'])} with {entry['optimizer']}" + (
+        f" at {point_name(at)}" if at else ""
+    )
 
 
 def short_arm(arm: str) -> str:
     """An arm's name without the cost it was cut to: "erm+sgd at the cost of pde+sgd" is an "erm+sgd"."""
     return arm.partition(" at the cost of ")[0]
+
+
+def table_name(entry: Mapping[str, Any]) -> str:
+    """An arm in a table that says elsewhere what its cost and its swept values are."""
+    return f"{entry['method']}+{entry['optimizer']}" if entry.get("sweep") else short_arm(entry["arm"])
 
 
 def percent(share: float | None) -> str:
@@ -224,7 +284,7 @@ def _verdict(entry: Mapping[str, Any], metric: str, summary: Sequence[Mapping[st
 
 def _against(entry: Mapping[str, Any]) -> str:
     """The control in words, with the cost that both have."""
-    method, _, optimizer = short_arm(entry["control"]).rpartition("+")
+    method, _, optimizer = short_arm(entry["control"]).partition(", ")[0].rpartition("+")
     name = SPOKEN.get(method, method)
     if method == "erm" or optimizer != entry["optimizer"]:
         name += f" with {optimizer}"
@@ -256,19 +316,22 @@ def _price(entry: Mapping[str, Any], metric: str) -> list[str]:
 
 def _in_full(entry: Mapping[str, Any], metric: str, summary: Sequence[Mapping[str, Any]]) -> list[str]:
     """For an arm whose control is ERM cut short: the difference from ERM trained in full, which costs more."""
-    reference = full_erm(summary, entry["optimizer"])
+    reference = full_erm(summary, entry)
     cut_short = short_arm(entry["control"]).startswith("erm+") and entry["cost_multiple"] < 1 - SAME_COST
     if not cut_short or reference is None or metric not in reference:
         return []
     ours, theirs = entry[metric].get("values", []), reference[metric].get("values", [])
     if not ours or len(ours) != len(theirs):
         return []
-    from evenly.comparison import paired
-
     difference = paired([a - b for a, b in zip(ours, theirs, strict=True)])
     reached = f"{times(reference['cost_multiple'])}, {percent(_mean(reference, metric))}"
     numbers = f"{points(difference)} points {interval(difference)}".rstrip()
     return [f"Against {spoken(reference)} in full ({reached}): {numbers}."]
+
+
+def _within(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether an arm's swept values are among another's."""
+    return (entry.get("sweep") or {}).items() <= (other.get("sweep") or {}).items()
 
 
 def _digits(difference: Mapping[str, Any]) -> int:

@@ -129,6 +129,7 @@ def test_reads_cifar10_in_its_official_order(tmp_path: Path, layout: str) -> Non
     assert data.validation is None
     assert list(data.class_names) == NAMES
     assert data.name == "cifar10"
+    assert dict(data.recipe) == {"model": "preact_resnet18", "augment": "basic", "normalise": "data"}
     if inner:
         assert torch.equal(cifar10(tmp_path / inner).train.inputs, data.train.inputs)
 
@@ -169,6 +170,7 @@ def test_reads_cifar100_with_its_superclasses(tmp_path: Path, layout: str) -> No
         assert split.attributes["superclass"].tolist() == coarse
     assert list(data.class_names) == FINE
     assert list(data.attribute_names["superclass"]) == COARSE
+    assert dict(data.recipe) == {"model": "preact_resnet34", "augment": "basic", "normalise": "data"}
 
 
 def small(folder: Path) -> Path:

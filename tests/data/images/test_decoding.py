@@ -186,6 +186,18 @@ def test_a_folder_tells_how_many_were_left_out(tmp_path: Path) -> None:
     assert torch.cat([split.labels for split in data.splits.values()]).bincount().tolist() == [5, 5]
 
 
+def test_a_class_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
+    for name in "ab":
+        saved(tmp_path / name, *(Image.fromarray(COLOURS) for _ in range(5)))
+    (tmp_path / "c").mkdir()
+    for i in range(2):
+        (tmp_path / "c" / f"{i}.png").write_bytes(b"no image at all")
+    message = r"class 'c' has no image in .* \(none of its 2 can be read\); add some, or remove the class"
+    with pytest.raises(EvenlyError, match=message) as refusal:
+        image_folder(tmp_path, skip_bad=True)
+    assert "\n" not in str(refusal.value)
+
+
 def test_floats_and_programs_are_not_read(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((2, 2), np.float32)).save(tmp_path / "floats.tif")
     (tmp_path / "script.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n")
@@ -285,6 +297,7 @@ STALE: dict[str, Callable[[Path], None]] = {
     "another version wrote it": rewritten(version=0),
     "another shape": rewritten(shape=[3, 8, 6]),
     "another kind of manifest": lambda folder: cache_files(folder)[".json"].write_text("[]"),
+    "a bad file that is none": rewritten(bad=[[0, "no reason"]]),
     "a manifest of nonsense": rewritten(bad=7),
 }
 

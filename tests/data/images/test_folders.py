@@ -53,7 +53,7 @@ def test_a_folder_per_class_is_split_60_20_20_within_every_class(tmp_path: Path)
     assert set(image_folder(tmp_path, validation=0.0).splits) == {"train", "test"}
 
 
-@pytest.mark.parametrize("validation", ["val", "valid", "validation"])
+@pytest.mark.parametrize("validation", ["val", "valid", "validation", "Val"])
 def test_folders_of_splits_are_followed_in_order_of_name(tmp_path: Path, validation: str) -> None:
     for start, part in ((0, "train"), (20, validation), (40, "test")):
         per_class(tmp_path / part, {"a": 2, "b": 3}, start)
@@ -76,6 +76,14 @@ def test_a_share_of_given_training_images_is_held_out_on_request_only(tmp_path: 
     assert data.validation.labels.tolist() == [0] * 2 + [1] * 4
     assert sorted(numbers(data.train) + numbers(data.validation)) == list(range(30))
     assert numbers(data.test) == [100, 101]
+
+
+def test_a_share_that_leaves_a_class_out_says_to_hold_out_another(tmp_path: Path) -> None:
+    per_class(tmp_path / "train", {"a": 2, "b": 20})
+    per_class(tmp_path / "test", {"a": 1, "b": 1}, 100)
+    message = r"class 'a' has no image in the validation split .* \(train 2, validation 0, test 1\); hold out another"
+    with pytest.raises(EvenlyError, match=message):
+        image_folder(tmp_path, validation=0.1)
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
@@ -103,6 +111,23 @@ def no_images(root: Path) -> None:
 def missing_in_validation(root: Path) -> None:
     for part, counts in {"train": {"a": 2, "b": 2}, "val": {"a": 2}, "test": {"a": 1, "b": 1}}.items():
         per_class(root / part, counts)
+
+
+def missing_in_test(root: Path) -> None:
+    per_class(root / "train", {"a": 2, "b": 2})
+    per_class(root / "test", {"a": 2})
+    (root / "test" / "b").mkdir()
+    (root / "test" / "b" / "photo.heic").write_bytes(b"")
+
+
+def no_train(root: Path) -> None:
+    for part in ("val", "test"):
+        per_class(root / part, {"a": 4, "b": 4})
+
+
+def stranger(root: Path) -> None:
+    for part in ("train", "test", "masks"):
+        per_class(root / part, {"a": 4, "b": 4})
 
 
 def unknown_in_train(root: Path) -> None:
@@ -144,18 +169,32 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "an empty folder": (lambda root: None, r"there are no images in .*\.png"),
     "no images": (no_images, "there are no images in"),
     "images in no class": (flat, r"2 images in .* lie in no class folder \(e.g. 'one.png'\)"),
-    "an image beside the classes": (loose, r"1 images in .* lie beside the class folders \(e.g. 'stray.png'\)"),
-    "an image in a split's folder": (loose_in_split, r"1 images in .*test lie in no class folder"),
+    "an image beside the classes": (loose, r"1 image in .* lies beside the class folders \(e.g. 'stray.png'\); put"),
+    "an image in a split's folder": (loose_in_split, r"1 image in .*test lies in no class folder"),
     "a class missing from a split": (
         missing_in_validation,
-        r"class 'b' has no image in the validation split of .* \(train 2, validation 0, test 1\)",
+        r"class 'b' has no image in the validation split of .* \(train 2, validation 0, test 1\); "
+        "add some, or remove the class from all splits",
     ),
     "a class missing from training": (unknown_in_train, "class 'c' has no image in the train split"),
-    "a class without images": (empty_class, "class 'c' has 0 images"),
-    "a class too small to split": (lambda root: per_class(root, {"a": 5, "b": 2}), "class 'b' has 2 images .* too few"),
+    "a class without images": (
+        empty_class,
+        r"class 'c' has no image in .* \(looked for \.png, .*\); add some, or remove the class",
+    ),
+    "a class too small to split": (
+        lambda root: per_class(root, {"a": 5, "b": 2}),
+        r"class 'b' has 2 images .* too few for its splits \(train 1, validation 1, test 0\); add some, remove",
+    ),
+    "a class of one image": (lambda root: per_class(root, {"a": 5, "b": 1}), "class 'b' has 1 image in .* too few"),
+    "a class missing from test": (
+        missing_in_test,
+        r"class 'b' has no image in the test split .* \(train 2, test 0\); add",
+    ),
+    "splits without train": (no_train, "has test and val, but no folder train; add it, or name the classes otherwise"),
+    "a folder beside the splits": (stranger, r"folders of splits \(test, train\) and beside them 'masks'; move"),
     "one class": (lambda root: per_class(root, {"a": 9}), "one class only"),
     "mixed sizes": (mixed, r"differ in size: a/00.png is 4 x 3, b/odd.png 9 x 8; give size="),
-    "two validation folders": (two_validations, r"two validation folders \(train, val, valid\)"),
+    "two validation folders": (two_validations, r"has 2 validation folders \(val, valid\); keep one"),
 }
 
 
@@ -218,6 +257,7 @@ def test_reads_cinic10(tmp_path: Path) -> None:
         assert split.example_shape == (3, 32, 32)
         assert list(zip(numbers(split), split.labels.tolist(), strict=True)) == expected[part]
     assert tuple(data.class_names) == CINIC
+    assert dict(data.recipe) == {"model": "preact_resnet18", "augment": "basic", "normalise": "data"}
     picture(tmp_path / "CINIC-10" / "train" / "zebra" / "0.png", 0, (32, 32))
     with pytest.raises(EvenlyError, match=r"has not CIFAR-10's ten classes \(see 'zebra'\)"):
         cinic10(tmp_path)
@@ -261,6 +301,7 @@ def test_reads_tiny_imagenet_with_its_annotations(tmp_path: Path) -> None:
     assert data.test.inputs.float().mean((1, 2, 3)).round().tolist() == [0, 50, 100, 150, 200]
     assert list(data.class_names) == ["goldfish", "n02", "n03"], "a word that two classes share names neither"
     assert set(data.splits) == {"train", "test"}
+    assert dict(data.recipe) == {"model": "preact_resnet18", "augment": "basic", "normalise": "data"}
     held = tiny_imagenet(tmp_path, validation=0.2)
     assert held.validation.labels.tolist() == [0, 1, 2]
     assert len(held.train) == 12

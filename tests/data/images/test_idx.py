@@ -52,6 +52,7 @@ def test_reads_images_and_labels(tmp_path: Path, read: Callable, name: str, firs
         assert torch.equal(split.inputs, torch.from_numpy(images)[:, None])
         assert split.labels.tolist() == labels
     assert data.name == name
+    assert dict(data.recipe) == {"model": "convnet_3", "augment": "none", "normalise": "data"}
     assert data.class_names[0] == first
     assert len(read(tmp_path, validation=0.5).validation) == 10
 

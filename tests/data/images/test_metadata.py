@@ -84,17 +84,31 @@ REFUSED = {
     "a column without a name": ("file,label,\nimages/0.png,a,1\n", "1 columns called ''"),
     "a short row": ("file,label\nimages/0.png,a\nimages/1.png\n", "line 3 of .* has 1 cells for 2 columns"),
     "a long row": ("file,label\nimages/0.png,a,b\n", "line 2 of .* has 3 cells for 2 columns"),
-    "an empty label": ("file,label\nimages/0.png,\n", "line 2 of .* has no label"),
+    "an empty label": ("file,label\nimages/0.png,\n", "line 2 of .* has no label; fill it in or remove the row"),
     "an empty attribute": ("file,label,x\nimages/0.png,a,\n", "line 2 of .* has no x"),
-    "another split": ("file,label,split\nimages/0.png,a,dev\n", "split 'dev' in line 2"),
-    "an absolute path": ("file,label\n/etc/passwd,a\n", "file '/etc/passwd' in line 2 .* lies outside"),
+    "another split": (
+        "file,label,split\nimages/0.png,a,dev\n",
+        "split 'dev' in line 2 .* is not known; use train, validation, test",
+    ),
+    "an absolute path": (
+        "file,label\n/etc/passwd,a\n",
+        "file '/etc/passwd' in line 2 .* lies outside .*; give a path inside it",
+    ),
     "a path upwards": (
         "file,label\nimages/0.png,a\nimages/../../x.png,a\n",
         "'images/../../x.png' in line 3 .* outside",
     ),
     "no path": ("file,label\n,a\n", "file '' in line 2"),
-    "the same file twice": ("file,label\nimages/0.png,a\nimages/./0.png,b\n", "in lines 2 and 3"),
+    "the same file twice": (
+        "file,label\nimages/0.png,a\nimages/./0.png,b\n",
+        "file 'images/./0.png' is in lines 2 and 3 of .*; keep one of them",
+    ),
     "an open quote": ('file,label\n"images/0.png,a\n', "cannot be read as a table"),
+    "no split": ("file,label,split\nimages/0.png,a,\n", "line 2 of .* has no split; fill it in or remove the row"),
+    "a row of a folder": (
+        "file,label\nimages/0.png,a\nimages,b\n",
+        "1 of 2 images in .* cannot be read: 'images' .* mend or remove them, or leave them out with skip_bad=True",
+    ),
     "a file that is not there": (
         "file,label\nimages/0.png,a\nimages/7.png,b\n",
         r"1 of 2 images .* cannot be read: 'images/7.png' \(no such file\)",

@@ -30,21 +30,26 @@ def moments(images: torch.Tensor) -> tuple[list[float], list[float]]:
 
 
 @needs("cifar10")
-def test_cifar10_is_the_published_one_in_its_order() -> None:
-    data = cifar10()
-    assert data.train.inputs.shape == (50_000, 3, 32, 32)
-    assert data.test.inputs.shape == (10_000, 3, 32, 32)
-    mean, std = moments(data.train.inputs)
-    assert mean == pytest.approx([0.49139968, 0.48215841, 0.44653091], abs=5e-9)
-    assert std == pytest.approx([0.24703223, 0.24348513, 0.26158784], abs=5e-9)
-    assert data.train.labels.bincount().tolist() == [5000] * 10
-    assert data.test.labels.bincount().tolist() == [1000] * 10
-    assert data.train.labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
-    assert data.test.labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
-    # a file of the official binary version is a label byte and the pixels in this order
-    first = data.train.inputs[0]
-    assert first[:, 0, 0].tolist() == [59, 62, 63]
-    assert first[:, 0, 1].tolist() == [43, 46, 45]
+def test_cifar10_is_the_published_one_in_its_order(tmp_path: Path) -> None:
+    for path in (Path(str(DATA)) / "cifar10").iterdir():  # links, so that the cache is not written beside the files
+        if not path.name.startswith("."):
+            (tmp_path / path.name).symlink_to(path)
+    for cached in (False, True):
+        assert (tmp_path / ".evenly-cache").exists() == cached
+        data = cifar10(tmp_path)
+        assert data.train.inputs.shape == (50_000, 3, 32, 32)
+        assert data.test.inputs.shape == (10_000, 3, 32, 32)
+        mean, std = moments(data.train.inputs)
+        assert mean == pytest.approx([0.49139968, 0.48215841, 0.44653091], abs=5e-9)
+        assert std == pytest.approx([0.24703223, 0.24348513, 0.26158784], abs=5e-9)
+        assert data.train.labels.bincount().tolist() == [5000] * 10
+        assert data.test.labels.bincount().tolist() == [1000] * 10
+        assert data.train.labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+        assert data.test.labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
+        # a file of the official binary version is a label byte and the pixels in this order
+        first = data.train.inputs[0]
+        assert first[:, 0, 0].tolist() == [59, 62, 63]
+        assert first[:, 0, 1].tolist() == [43, 46, 45]
 
 
 @needs("mnist")

@@ -38,6 +38,7 @@ def test_reads_columns_as_columns(tmp_path: Path) -> None:
         assert torch.equal(split.inputs, torch.from_numpy(parts[name][0]))
         assert split.labels.tolist() == parts[name][1]
         assert split.inputs.is_contiguous()
+    assert dict(data.recipe) == {"model": "preact_resnet18", "augment": "basic", "normalise": "data"}
     assert list(data.class_names)[:4] == ["airplane", "bird", "car", "cat"]
     assert len(stl10(tmp_path / "stl10_binary", validation=0.5).validation) == 10
 

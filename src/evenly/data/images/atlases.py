@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from evenly.data.images.cache import Kept, Pixels, kept
 from evenly.data.images.parts import Images
 from evenly.errors import EvenlyError
 
@@ -21,17 +21,31 @@ _limit = threading.Lock()
 
 
 def cifar10_atlases(folder: Path) -> tuple[Images, Images]:
-    """CIFAR-10's training and test images from train_0..4.webp and test.webp, tiles of 32 x 32 in official order."""
-    trains = [folder / f"train_{i}.webp" for i in range(5)]
-    with ThreadPoolExecutor() as pool:  # Pillow decodes outside the interpreter's lock
-        *train, test = pool.map(read_atlas, [*trains, folder / "test.webp"])
-    return (
-        _labelled(np.concatenate(train), folder / "train_labels.npy"),
-        _labelled(test, folder / "test_labels.npy"),
+    """CIFAR-10's training and test images from train_0..4.webp and test.webp, tiles of 32 x 32 in official order.
+
+    They are decoded once and kept in a cache, see `evenly.data.images.cache`.
+    """
+    parts = {"train": [f"train_{i}.webp" for i in range(5)], "test": ["test.webp"]}
+    train, test = (
+        _labelled(_tiles(folder, part, files), folder / f"{part}_labels.npy") for part, files in parts.items()
     )
+    return train, test
 
 
-def read_atlas(path: Path, tile: int = TILE) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _tiles(folder: Path, part: str, files: Sequence[str]) -> Pixels:
+    """The tiles of several atlases, one after the other."""
+
+    def read() -> Kept:
+        with ThreadPoolExecutor() as pool:  # Pillow decodes outside the interpreter's lock
+            tiles = np.concatenate(list(pool.map(read_atlas, [folder / file for file in files])))
+        return Kept(tiles.shape, tiles)
+
+    known = kept(folder, files, {"atlases": part, "tile": TILE}, read)
+    assert known.array is not None  # there is no bound on memory
+    return known.array
+
+
+def read_atlas(path: Path, tile: int = TILE) -> Pixels:
     """All tiles of an atlas, uint8 (N, 3, tile, tile), row by row; lossless files come back bit for bit."""
     from PIL import Image
 
@@ -51,7 +65,7 @@ def read_atlas(path: Path, tile: int = TILE) -> np.ndarray[Any, np.dtype[np.uint
     return np.ascontiguousarray(tiles).reshape(-1, 3, tile, tile)
 
 
-def _labelled(tiles: np.ndarray[Any, Any], path: Path) -> Images:
+def _labelled(tiles: Pixels, path: Path) -> Images:
     try:
         labels = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from evenly.data.images.atlases import cifar10_atlases
-from evenly.data.images.parts import ImageData, Images, Integers, benchmark
+from evenly.data.images.parts import PHOTOGRAPHS, ImageData, Images, Integers, benchmark
 from evenly.data.images.places import found
 from evenly.errors import EvenlyError
 
@@ -57,7 +57,9 @@ def cifar10(
         parts = [read(place / file, {"labels": 10}) for file in files]
         train, test = _joined(parts[:-1], "labels"), _joined(parts[-1:], "labels")
     about = "CIFAR-10: photographs of 32 x 32 in ten classes of animals and vehicles."
-    return benchmark("cifar10", about, train, test, CIFAR10_CLASSES, validation=validation, n=n, seed=seed)
+    return benchmark(
+        "cifar10", about, train, test, CIFAR10_CLASSES, validation=validation, n=n, seed=seed, recipe=PHOTOGRAPHS
+    )
 
 
 def cifar100(
@@ -82,8 +84,11 @@ def cifar100(
     kinds = {"coarse_labels": len(coarse), "fine_labels": len(fine)}
     train, test = (_joined([read(place / file, kinds)], "fine_labels") for file in files)
     about = "CIFAR-100: photographs of 32 x 32 in a hundred classes, five to each of twenty superclasses."
-    names = {"superclass": coarse}
-    return benchmark("cifar100", about, train, test, fine, validation=validation, n=n, seed=seed, attribute_names=names)
+    recipe = PHOTOGRAPHS | {"model": "preact_resnet34"}
+    return benchmark(
+        "cifar100", about, train, test, fine, validation=validation, n=n, seed=seed, recipe=recipe,
+        attribute_names={"superclass": coarse},
+    )  # fmt: skip
 
 
 def _joined(parts: Sequence[tuple[Bytes, Mapping[str, Integers]]], target: str) -> Images:

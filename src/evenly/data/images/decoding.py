@@ -1,9 +1,6 @@
-"""Image files decoded once into one uint8 array, kept in a cache that is checked against the files.
+"""Image files decoded once into one uint8 array, kept in a cache that is checked against the files (`cache`).
 
-The cache is an .npy file, mapped into memory when it is read again, and a JSON manifest beside it with every file's
-name, size and time of change, and the array's checksum. Where any of them is not as it was, the files are decoded
-again. It lies in `.evenly-cache` in the images' own folder; where that cannot be written, in the user's cache folder;
-where neither can, there is none. Images too many for memory are decoded one by one, as they are asked for.
+Images too many for memory are decoded one by one, as they are asked for.
 
 Every image is turned upright by its EXIF orientation. Gray images stay gray (C = 1) if all are; else all become RGB,
 transparency dropped. 16-bit images keep their upper 8 bits.
@@ -12,26 +9,22 @@ transparency dropped. 16-bit images keep their upper 8 bits.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
 import os
-import time
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from evenly.data.images.cache import GIB, Kept, Pixels, kept
 from evenly.data.images.parts import Integers, rows
-from evenly.data.images.places import whole_file
 from evenly.errors import EvenlyError
 
 if TYPE_CHECKING:
@@ -40,12 +33,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # none of these starts another program
 GRAY = ("L", "LA", "La", "1", "I", "I;16", "I;16L", "I;16B", "I;16N")
-CACHE = ".evenly-cache"
-VERSION = 1
-GIB = 1 << 30
-DAY = 86400.0
 
-Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Header = tuple[int, int, bool]  # width and height as seen upright, whether gray
 Seen = TypeVar("Seen")
 
@@ -117,36 +105,21 @@ def decode(
     """
     if size is not None and size < 1:
         raise EvenlyError(f"size {size} cannot be used; give the side of the images in pixels, 1 or more")
-    stats = [_stat(root / file) for file in files]
-    manifest: dict[str, Any] = {
-        "version": VERSION,
-        "size": size,
-        "channels": channels,
-        "files": [[file, *stat] for file, stat in zip(files, stats, strict=True)],
-    }
-    places = _places(root, size, channels)
-    for place in places:
-        if (known := _read_cache(place, manifest, memory)) is not None:
-            shape, bad, array = known
-            break
-    else:
-        shape, bad, array = _decode_all(root, files, size, channels, memory)
-        _write_cache(places, manifest, shape, bad, array)
-    named = [(files[i], why) for i, why in bad.items()]
+    how = {"size": size, "channels": channels}
+    known = kept(root, files, how, lambda: _decode_all(root, files, size, channels, memory), memory)
+    named = [(files[i], why) for i, why in known.bad.items()]
     if named and not skip_bad:
         raise EvenlyError(
             f"{len(named)} of {len(files)} images in {root} cannot be read: {_listed(named)}; "
             "mend or remove them, or leave them out with skip_bad=True"
         )
-    kept = np.array([i for i in range(len(files)) if i not in bad], dtype=np.int64)
-    pixels = None if array is None else torch.from_numpy(array)
-    return Decoded(root, files, kept, shape, size, pixels, named)
+    read = np.array([i for i in range(len(files)) if i not in known.bad], dtype=np.int64)
+    pixels = None if known.array is None else torch.from_numpy(known.array)
+    return Decoded(root, files, read, (known.shape[1], known.shape[2], known.shape[3]), size, pixels, named)
 
 
-def _decode_all(
-    root: Path, files: Sequence[str], size: int | None, channels: int | None, memory: float
-) -> tuple[tuple[int, int, int], dict[int, str], Pixels | None]:
-    """The one shape, the causes of the files that could not be read, and the array of the others if memory holds it."""
+def _decode_all(root: Path, files: Sequence[str], size: int | None, channels: int | None, memory: float) -> Kept:
+    """The array of the files that could be read, if memory holds it, and why the others could not."""
     headers = _over(len(files), lambda i: _attempt(lambda: _header(root / files[i])))
     bad = {i: header for i, header in enumerate(headers) if isinstance(header, str)}
     good = {i: header for i, header in enumerate(headers) if not isinstance(header, str)}
@@ -166,7 +139,7 @@ def _decode_all(
                 )
     shape = (channels, height, width)
     if len(good) * math.prod(shape) > memory * GIB:
-        return shape, bad, None
+        return Kept((len(good), *shape), None, bad)
     array = np.empty((len(good), *shape), dtype=np.uint8)
     members = list(good)
 
@@ -186,7 +159,7 @@ def _decode_all(
         if len(array) == 0:
             named = [(files[i], why) for i, why in sorted(bad.items())]
             raise EvenlyError(f"none of the {len(files)} images in {root} can be read: {_listed(named)}; mend them")
-    return shape, dict(sorted(bad.items())), array
+    return Kept(array.shape, array, dict(sorted(bad.items())))
 
 
 def _over(count: int, work: Callable[[int], Seen]) -> list[Seen]:
@@ -263,76 +236,3 @@ def _decode(path: Path, channels: int, size: int | None) -> Pixels:
 def _listed(named: Sequence[tuple[str, str]]) -> str:
     shown = ", ".join(f"{file!r} ({why})" for file, why in named[:3])
     return shown + (f" and {len(named) - 3} more" if len(named) > 3 else "")
-
-
-def _stat(path: Path) -> tuple[int, int]:
-    try:
-        stat = path.stat()
-    except OSError:
-        return -1, -1
-    return stat.st_size, stat.st_mtime_ns
-
-
-def _places(root: Path, size: int | None, channels: int | None) -> list[Path]:
-    """The manifests that may hold these images, the best place first."""
-
-    def name(*key: Any) -> str:
-        return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16] + ".json"
-
-    places = []
-    if not (root / CACHE).is_symlink():  # which could lead out of the folder
-        places.append(root / CACHE / name(size, channels))
-    with contextlib.suppress(RuntimeError):  # a user without a home
-        shared = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-        user = Path(shared) if shared else Path.home() / ".cache"
-        places.append(user / "evenly" / "images" / name(str(root), size, channels))
-    return places
-
-
-def _read_cache(
-    place: Path, manifest: dict[str, Any], memory: float
-) -> tuple[tuple[int, int, int], dict[int, str], Pixels | None] | None:
-    """What the cache holds, or None where it is absent, damaged, or of other files than these."""
-    try:
-        kept = json.loads(place.read_bytes())
-        if {key: kept[key] for key in manifest} != manifest:
-            return None
-        bad = {int(i): str(why) for i, why in kept["bad"]}
-        count = len(manifest["files"]) - len(bad)
-        channels, height, width = (int(side) for side in kept["shape"])
-        shape = (channels, height, width)
-        if count * math.prod(shape) > memory * GIB:
-            return shape, bad, None
-        array: Pixels = np.load(place.with_suffix(".npy"), mmap_mode="c", allow_pickle=False)
-        whole = array.dtype == np.uint8 and array.shape == (count, *shape) and array.flags.c_contiguous
-        if not whole or zlib.crc32(array.data) != kept["crc32"]:
-            return None
-        return shape, bad, np.asarray(array)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
-        return None
-
-
-def _write_cache(
-    places: Sequence[Path],
-    manifest: dict[str, Any],
-    shape: tuple[int, int, int],
-    bad: dict[int, str],
-    array: Pixels | None,
-) -> None:
-    """Write the array and then its manifest in the first place that takes them; without one nothing is kept."""
-    crc32 = None if array is None else zlib.crc32(array.data)
-    content = manifest | {"shape": list(shape), "bad": list(bad.items()), "crc32": crc32}
-    for place in places:
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            for left in place.parent.glob(".*.partial"):  # by a process that was killed
-                if time.time() - left.stat().st_mtime > DAY:
-                    left.unlink()
-            if array is not None:
-                with whole_file(place.with_suffix(".npy")) as file:
-                    np.lib.format.write_array(file, array, allow_pickle=False)
-            with whole_file(place) as file:
-                file.write(json.dumps(content).encode())
-        except OSError:
-            continue
-        return

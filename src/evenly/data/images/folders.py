@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from evenly.data.images.cifar import CIFAR10_CLASSES
 from evenly.data.images.decoding import SUFFIXES
 from evenly.data.images.listing import SPLIT_NAMES, Listing, assembled, inside
 from evenly.data.images.metadata import METADATA, read_metadata
-from evenly.data.images.parts import ImageData
+from evenly.data.images.parts import PHOTOGRAPHS, ImageData
 from evenly.data.images.places import found
 from evenly.errors import EvenlyError
 
@@ -32,8 +32,9 @@ def image_folder(
 
     Class folders lie in `path`, or in `path`/train, `path`/val (or valid, validation) and `path`/test. A metadata.csv
     has columns file and label, and may have split and any attributes. Without splits 60/20/20 are drawn from the
-    seed, stratified by class (and group). Class k is the k-th name in order. Nothing outside `path` is read, also
-    not through links. Images are decoded once and kept in a cache, see `evenly.data.images.decoding`.
+    seed, stratified by class (and group). Every class is in every split there is. Class k is the k-th name in order.
+    Nothing outside `path` is read, also not through links. Images are decoded once and kept in a cache, see
+    `evenly.data.images.cache`.
 
     Args:
         size: cut every image's middle square and bring it to `size` x `size`; needed where sizes differ.
@@ -70,12 +71,12 @@ def cinic10(folder: str | Path | None = None, memory: float = MEMORY, seed: int 
     """
     _, place = found("cinic10", folder, {"folders": ("CINIC-10", ("train", "valid", "test"))})
     root = Path(os.path.realpath(place))
-    listing = _in_splits(root, ["train", "valid", "test"])
+    listing = _in_splits(root, {"train": "train", "valid": "validation", "test": "test"})
     if tuple(listing.class_names) != CIFAR10_CLASSES:
         strange = next(iter(set(listing.class_names) ^ set(CIFAR10_CLASSES)))
         raise EvenlyError(f"cinic10 in {root} has not CIFAR-10's ten classes (see {strange!r}); unpack it again")
     about = "CINIC-10: CIFAR-10 and ImageNet photographs of 32 x 32 in CIFAR-10's ten classes."
-    return assembled(listing, name="cinic10", about=about, memory=memory, seed=seed, channels=3)
+    return assembled(listing, name="cinic10", about=about, memory=memory, seed=seed, channels=3, recipe=PHOTOGRAPHS)
 
 
 def tiny_imagenet(
@@ -106,7 +107,14 @@ def tiny_imagenet(
     )
     about = "Tiny-ImageNet: ImageNet photographs of 64 x 64 in 200 classes; its validation images are the test set."
     return assembled(
-        listing, name="tiny-imagenet", about=about, memory=memory, seed=seed, validation=validation, channels=3
+        listing,
+        name="tiny-imagenet",
+        about=about,
+        memory=memory,
+        seed=seed,
+        validation=validation,
+        channels=3,
+        recipe=PHOTOGRAPHS,
     )
 
 
@@ -138,24 +146,40 @@ def _words(root: Path, wnids: Sequence[str]) -> list[str]:
 
 
 def _class_folders(root: Path) -> Listing:
-    """The images of a folder per class, with splits where the folders are called train, val, test."""
+    """The images of a folder per class, with splits where the folders are called train, val, test.
+
+    A class may bear such a name, so it takes train and another, or nothing but such names, to mean splits.
+    """
     folders = _folders_in(root, "")
-    if "train" in folders and set(folders) <= set(SPLIT_NAMES):
-        return _in_splits(root, folders)
+    parts = {folder: SPLIT_NAMES[folder.lower()] for folder in folders if folder.lower() in SPLIT_NAMES}
+    strangers = [folder for folder in folders if folder not in parts]
+    if parts and not strangers:
+        if "train" not in parts.values():
+            raise EvenlyError(
+                f"{root} has {' and '.join(parts)}, but no folder train; add it, or name the classes otherwise"
+            )
+        return _in_splits(root, parts)
+    if "train" in parts.values() and len(parts) > 1:
+        raise EvenlyError(
+            f"{root} has folders of splits ({', '.join(parts)}) and beside them {strangers[0]!r}; move that elsewhere, "
+            f"or name the images to use in a {METADATA}"
+        )
     files = [(name, file) for name in folders for file in _images_in(root, name)]
     _refuse_loose(root, "", bool(files))
     return _listing(root, [(name, file, "") for name, file in files], folders, drawn=True)
 
 
-def _in_splits(root: Path, parts: Sequence[str]) -> Listing:
-    if len({SPLIT_NAMES[part] for part in parts}) < len(parts):
-        raise EvenlyError(f"{root} has two validation folders ({', '.join(sorted(parts))}); keep one")
-    rows, classes = [], set()
-    for part in parts:
+def _in_splits(root: Path, parts: Mapping[str, str]) -> Listing:
+    """The images in folders of splits, given by the folder's name, with a folder per class in each."""
+    rows: list[tuple[str, str, str]] = []
+    classes: set[str] = set()
+    for part, split in parts.items():
+        if len(same := [other for other in parts if parts[other] == split]) > 1:
+            raise EvenlyError(f"{root} has {len(same)} {split} folders ({', '.join(same)}); keep one")
         names = _folders_in(root, part)
         _refuse_loose(root, part, bool(names))
         classes |= set(names)
-        rows += [(name, file, SPLIT_NAMES[part]) for name in names for file in _images_in(root, f"{part}/{name}")]
+        rows += [(name, file, split) for name in names for file in _images_in(root, f"{part}/{name}")]
     return _listing(root, rows, sorted(classes), drawn=False)
 
 
@@ -174,8 +198,9 @@ def _refuse_loose(root: Path, folder: str, others: bool) -> None:
     loose = [entry.name for entry in _entries(root, folder) if _is_image(entry.name)]
     if loose:
         where = "beside the class folders" if others else "in no class folder"
+        images, lie = ("1 image", "lies") if len(loose) == 1 else (f"{len(loose)} images", "lie")
         raise EvenlyError(
-            f"{len(loose)} images in {root / folder} lie {where} (e.g. {loose[0]!r}); "
+            f"{images} in {root / folder} {lie} {where} (e.g. {loose[0]!r}); "
             f"put each in a folder named after its class, or add a {METADATA} with columns file and label"
         )
 

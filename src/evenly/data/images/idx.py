@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 import numpy as np
 import torch
 
-from evenly.data.images.parts import ImageData, Images, benchmark
+from evenly.data.images.parts import FEW_STROKES, ImageData, Images, benchmark
 from evenly.data.images.places import found
 from evenly.errors import EvenlyError
 
@@ -56,7 +56,7 @@ def _read(
 ) -> ImageData:
     packed, place = found(name, folder, _LAYOUTS)
     train, test = (_images(place, part, packed) for part in ("train", "t10k"))
-    return benchmark(name, about, train, test, classes, validation=validation, n=n, seed=seed)
+    return benchmark(name, about, train, test, classes, validation=validation, n=n, seed=seed, recipe=FEW_STROKES)
 
 
 def _images(place: Path, part: str, packed: str) -> Images:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from evenly.data.contract import SPLITS, Split
-from evenly.data.images.decoding import decode
-from evenly.data.images.parts import ImageData, Integers, held_out, ranks, share_of
+from evenly.data.images.decoding import SUFFIXES, decode
+from evenly.data.images.parts import ImageData, Integers, held_out, own_images, ranks, share_of
 from evenly.errors import EvenlyError, unknown
 
 SHARES = (0.2, 0.2)  # of validation and test, where no splits are given
@@ -58,8 +58,14 @@ def assembled(
     group_by: str | None = None,
     skip_bad: bool = False,
     channels: int | None = None,
+    recipe: Mapping[str, Any] | None = None,
 ) -> ImageData:
-    """Read the files of a listing and split them; the arguments are those of `image_folder`."""
+    """Read the files of a listing and split them; the arguments are those of `image_folder`.
+
+    Args:
+        channels: 1 or 3; without it 1 if all images are gray.
+        recipe: settings of `evenly.train` that suit the data; without it those of the user's own images.
+    """
     if group_by is not None and group_by not in listing.attributes:
         raise unknown("attribute to group by", group_by, listing.attributes)
     if validation is not None:
@@ -72,7 +78,7 @@ def assembled(
         groups = labels * len(listing.attribute_names[group_by]) + attributes[group_by]
     splits = None if listing.splits is None else listing.splits[decoded.kept]
     splits = _split(labels if groups is None else groups, splits, validation, seed)
-    _check_classes(listing, labels, splits)
+    _check_classes(listing, labels, splits, validation)
     parts: dict[str, Any] = {}
     for part in SPLITS:
         index = np.flatnonzero(splits == part)
@@ -93,6 +99,7 @@ def assembled(
         class_names=list(listing.class_names),
         group_names=None if group_by is None else _group_names(listing, group_by),
         attribute_names=listing.attribute_names,
+        recipe=own_images(decoded.shape) if recipe is None else recipe,
         options={
             "folder": str(listing.root),
             "size": size,
@@ -124,23 +131,32 @@ def _split(
     return splits
 
 
-def _check_classes(listing: Listing, labels: Integers, splits: np.ndarray[Any, Any]) -> None:
+def _check_classes(listing: Listing, labels: Integers, splits: np.ndarray[Any, Any], validation: float | None) -> None:
+    """Every class is in every split there is: a number for the worst class would leave a missing one out unsaid."""
     present = [part for part in SPLITS if part == "train" or (splits == part).any()]
+    listed = np.bincount(listing.labels, minlength=len(listing.class_names))
     for k, class_name in enumerate(listing.class_names):
         counts = Counter(splits[labels == k].tolist())
-        for part in present:
-            if counts[part]:
-                continue
-            if listing.splits is None:
-                raise EvenlyError(
-                    f"class {class_name!r} has {sum(counts.values())} images in {listing.root}, too few for "
-                    f"{', '.join(present)}; add some, remove the class, or give the splits yourself"
-                )
-            there = ", ".join(f"{other} {counts[other]}" for other in present)
+        left = sum(counts.values())
+        missing = next((part for part in present if not counts[part]), None)
+        if missing is None:
+            continue
+        if left == 0:
+            why = f"none of its {listed[k]} can be read" if listed[k] else f"looked for {', '.join(SUFFIXES)}"
             raise EvenlyError(
-                f"class {class_name!r} has no image in the {part} split of {listing.root} ({there}); "
-                "add some or remove the class"
+                f"class {class_name!r} has no image in {listing.root} ({why}); add some, or remove the class"
             )
+        there = ", ".join(f"{part} {counts[part]}" for part in present)
+        if listing.splits is None:
+            raise EvenlyError(
+                f"class {class_name!r} has {left} image{'s' * (left > 1)} in {listing.root}, too few for its splits "
+                f"({there}); add some, remove the class, or give the splits yourself"
+            )
+        share = "hold out another share, " if validation and missing != "test" else ""
+        raise EvenlyError(
+            f"class {class_name!r} has no image in the {missing} split of {listing.root} ({there}); "
+            f"{share}add some, or remove the class from all splits"
+        )
 
 
 def _group_names(listing: Listing, group_by: str) -> list[str]:

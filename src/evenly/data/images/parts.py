@@ -16,6 +16,20 @@ from evenly.randomness import derive
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
+PHOTOGRAPHS = {"model": "preact_resnet18", "augment": "basic", "normalise": "data"}
+"""The recipe of small photographs (Nguyen et al. 2024, App. C; CIFAR-100 with a pre-activation ResNet-34)."""
+
+FEW_STROKES = {"model": "convnet_3", "augment": "none", "normalise": "data"}
+"""The recipe of digits and clothes, where a mirrored or shifted image may be another class."""
+
+SMALL_SIDE = 64
+
+
+def own_images(shape: tuple[int, int, int]) -> dict[str, Any]:
+    """The recipe of the user's own images (C, H, W), of which no more is known than their size."""
+    small = max(shape[1:]) <= SMALL_SIDE
+    return {"model": "convnet_3" if small else "resnet18", "augment": "none", "normalise": "data"}
+
 
 @dataclass
 class ImageData(Data):
@@ -52,6 +66,7 @@ def benchmark(
     validation: float,
     n: int | None,
     seed: int,
+    recipe: Mapping[str, Any],
     attribute_names: Mapping[str, Sequence[str]] | None = None,
 ) -> ImageData:
     """A benchmark's data set: its training images, a share of them held out on request, and its test images.
@@ -59,6 +74,7 @@ def benchmark(
     Args:
         validation: the share of the training images held out, the same of every class.
         n: use that many training and at most that many test images, the same share of every class.
+        recipe: settings of `evenly.train` that suit it.
     """
     kept = _limited(train.labels, n, len(class_names), seed, "train")
     share_of(validation, "validation")
@@ -76,6 +92,7 @@ def benchmark(
         about=about,
         class_names=list(class_names),
         attribute_names=attribute_names or {},
+        recipe=recipe,
         options={"validation": validation, "n": n, "seed": seed},
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from evenly.data.images.parts import ImageData, Images, benchmark
+from evenly.data.images.parts import PHOTOGRAPHS, ImageData, Images, benchmark
 from evenly.data.images.places import found
 from evenly.errors import EvenlyError
 
@@ -27,7 +27,7 @@ def stl10(folder: str | Path | None = None, validation: float = 0.0, n: int | No
     _, place = found("stl10", folder, {"binary": ("stl10_binary", _FILES)})
     about = "STL-10: photographs of 96 x 96 in ten classes of animals and vehicles."
     train, test = (_images(place, name) for name in ("train", "test"))
-    return benchmark("stl10", about, train, test, CLASSES, validation=validation, n=n, seed=seed)
+    return benchmark("stl10", about, train, test, CLASSES, validation=validation, n=n, seed=seed, recipe=PHOTOGRAPHS)
 
 
 def _images(place: Path, name: str) -> Images:

@@ -1,0 +1,128 @@
+"""CIFAR-10 with the pre-activation ResNet-18 of USEFUL's paper: plain training, USEFUL and random upsampling.
+
+    EVENLY_DATA=... python benchmarks/cifar10.py run --out runs/cifar10 --commit $(git rev-parse HEAD)
+    python benchmarks/cifar10.py page runs/cifar10/measured.json agree-*.json speed.json
+
+`run` is one `evenly.compare`: it goes on where it was stopped, and is worth a GPU. `page` puts what was measured beside
+what the paper printed (Nguyen et al. 2024, Tables 2 and 6; 200 epochs) into docs/results/cifar10.json and .md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import evenly
+
+PUBLISHED = {
+    "erm+sgd": (5.07, 0.04),
+    "useful+sgd": (4.79, 0.05),
+    "random_upsample+sgd": (5.14, 0.11),
+    "erm+sam": (4.23, 0.08),
+    "useful+sam": (4.04, 0.06),
+    "random_upsample+sam": (4.17, 0.03),
+}
+NAMES = {"erm": "plain", "useful": "USEFUL", "random_upsample": "random upsampling"}
+PLACE = Path(__file__).parents[1] / "docs" / "results"
+
+
+def run(args: argparse.Namespace) -> None:
+    started = time.time()
+    table = evenly.compare(
+        "preact_resnet18", "cifar10", args.methods.split(","), args.optimizers.split(","), args.seeds,
+        epochs=args.epochs, out=args.out, device=args.device, together=args.together,
+        data_options={} if args.n is None else {"n": args.n},
+    )  # fmt: skip
+    selections = [
+        {
+            "arm": arm, "seed": seed, "separating_epoch": int(chosen.details["separating_epoch"]),
+            "decided": str(chosen.details["decided"]), "share": len(chosen.indices) / 50_000,
+            "early_losses": np.asarray(chosen.details["early_losses"]).tolist(),
+        }
+        for (arm, seed), each in table.runs.items()
+        if (chosen := each.selection) is not None and "separating_epoch" in chosen.details
+    ]  # fmt: skip
+    measured = {
+        "commit": args.commit, "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "torch": torch.__version__, "plan": table.plan, "summary": table.summary, "rows": table.rows,
+        "selections": selections, "seconds_of_last_call": time.time() - started,
+    }  # fmt: skip
+    (args.out / "measured.json").write_text(json.dumps(measured, indent=2))
+    for entry in table.summary:
+        print(entry["arm"], f"{100 - 100 * entry['accuracy']['mean']:.2f} +- {100 * entry['accuracy']['sd']:.2f}")
+
+
+def page(args: argparse.Namespace) -> None:
+    measured: dict[str, Any] = json.loads(args.files[0].read_text())
+    for file in args.files[1:]:
+        measured[file.stem] = json.loads(file.read_text())
+    PLACE.mkdir(parents=True, exist_ok=True)
+    (PLACE / "cifar10.json").write_text(json.dumps(measured, indent=1) + "\n")
+    (PLACE / "cifar10.md").write_text("\n".join(_lines(measured)) + "\n")
+
+
+def _lines(measured: dict[str, Any]) -> list[str]:
+    plan, common = measured["plan"], measured["plan"]["in_common"]
+    seeds = len(plan["seeds"])
+    lines = [
+        "# CIFAR-10: plain training, USEFUL, random upsampling", "",
+        f"Pre-activation ResNet-18, {common['epochs']} epochs, {seeds} seeds ({', '.join(map(str, plan['seeds']))}), "
+        f"batch {common['batch_size']}, learning rate {common['lr']} divided by 10 at half and three quarters, "
+        f"momentum {common['momentum']}, weight decay {common['weight_decay']}, zero padding of 4, crop and flip, "
+        "bf16. The last epoch's weights; the test set selected nothing. "
+        f"{measured['machine']}, torch {measured['torch']}, commit `{measured['commit'][:12]}`.", "",
+        "| arm | test error, % | cost | paper, 200 epochs |", "|---|---|---|---|",
+    ]  # fmt: skip
+    for entry in measured["summary"]:
+        accuracy = entry["accuracy"]
+        errors = ", ".join(f"{100 - 100 * value:.2f}" for value in accuracy["values"])
+        paper = PUBLISHED.get(f"{entry['method']}+{entry['optimizer']}")
+        name = f"{NAMES[entry['method']]}, {entry['optimizer'].upper()}"
+        name += f", at the cost of {NAMES[entry['control_of'].split('+')[0]]}" if entry["control_of"] else ""
+        lines.append(
+            f"| {name} | {100 - 100 * accuracy['mean']:.2f} ± {100 * accuracy['sd']:.2f} ({errors}) "
+            f"| {entry['cost_multiple']:.2f}x | {f'{paper[0]:.2f} ± {paper[1]:.2f}' if paper else '–'} |"
+        )
+    lines += ["", "Differences in accuracy, in points, paired by seed, with 95% t-intervals:", ""]
+    for entry in measured["summary"]:
+        if found := entry["accuracy"].get("difference"):
+            low, high = (100 * found[key] for key in ("low", "high"))
+            lines.append(
+                f"- {entry['arm']} against {entry['control']}: {100 * found['mean']:+.2f} [{low:.2f}, {high:.2f}]"
+            )
+    for each in measured["selections"]:
+        course = ", ".join(f"{loss:.3f}" for loss in each["early_losses"])
+        lines += ["", f"Seed {each['seed']}: separated after epoch {each['separating_epoch']} "
+                  f"({'by the rule' if each['decided'] == 'rule' else each['decided']}), {each['share']:.1%} marked as "
+                  f"hard; early training losses {course}."]  # fmt: skip
+    lines += ["", "Made by `benchmarks/cifar10.py`; every number is in `cifar10.json` beside this page."]
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    runs = verbs.add_parser("run")
+    runs.add_argument("--out", type=Path, required=True)
+    runs.add_argument("--commit", required=True)
+    runs.add_argument("--methods", default="erm,useful")
+    runs.add_argument("--optimizers", default="sgd")
+    runs.add_argument("--seeds", type=int, default=3)
+    runs.add_argument("--epochs", type=int, default=100)
+    runs.add_argument("--n", type=int, help="use only so many images")
+    runs.add_argument("--together", type=int, default=3)
+    runs.add_argument("--device", default="auto")
+    pages = verbs.add_parser("page")
+    pages.add_argument("files", type=Path, nargs="+", help="measured.json first, then others to keep beside it")
+    args = parser.parse_args()
+    {"run": run, "page": page}[args.verb](args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Decoded images kept as one array, in a cache that is checked against the files they came from.
+
+The cache is an .npy file, mapped into memory when it is read again, and a JSON manifest beside it with every file's
+name, size and time of change, how the files were decoded, and the array's checksum. Where any of them is not as it
+was, the files are decoded again. It lies in `.evenly-cache` in the images' own folder; where that cannot be written or
+is marked read-only, in the user's cache folder; where neither can, there is none. Both files are written whole or not
+at all, the manifest last: of several processes at once each reads what fits its files, or decodes them itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenly.data.images.places import whole_file
+
+FOLDER = ".evenly-cache"
+VERSION = 2
+GIB = 1 << 30
+DAY = 86400.0
+WRITE = 0o222  # the bits of a mode that let anybody write
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass
+class Kept:
+    """What came of a list of files.
+
+    Args:
+        shape: (N, C, H, W) of all images that could be read.
+        array: uint8 of that shape, or None where it is more than memory may hold.
+        bad: for each file that could not be read, by its index in the list, why.
+    """
+
+    shape: tuple[int, ...]
+    array: Pixels | None
+    bad: dict[int, str] = field(default_factory=dict)
+
+
+def kept(
+    root: Path, files: Sequence[str], how: Mapping[str, Any], make: Callable[[], Kept], memory: float = math.inf
+) -> Kept:
+    """The array of these files: from the cache where it is theirs and whole, else made and put there.
+
+    Args:
+        root: the folder that the names in `files` start from, and that the cache lies in.
+        how: what else decides the array, as JSON; an array of its own is kept for each.
+        make: decodes the files.
+        memory: GiB that the array may take; a larger one is not read.
+    """
+    manifest = {"version": VERSION, "how": dict(how), "files": [[file, *_stat(root / file)] for file in files]}
+    places = _places(root, how)
+    for place in places:
+        if (known := _read(place, manifest, memory)) is not None:
+            return known
+    made = make()
+    _write(places, manifest, made)
+    return made
+
+
+def _stat(path: Path) -> tuple[int, int]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return -1, -1
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _places(root: Path, how: Mapping[str, Any]) -> list[Path]:
+    """The manifests that may hold this array, the best place first."""
+
+    def name(*key: Any) -> str:
+        return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16] + ".json"
+
+    places = []
+    if not (root / FOLDER).is_symlink():  # which could lead out of the folder
+        places.append(root / FOLDER / name(dict(how)))
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        shared = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+        user = Path(shared) if shared else Path.home() / ".cache"
+        places.append(user / "evenly" / "images" / name(os.path.realpath(root), dict(how)))
+    return places
+
+
+def _read(place: Path, manifest: Mapping[str, Any], memory: float) -> Kept | None:
+    """What the cache holds, or None where it is absent, damaged, or of other files than these."""
+    try:
+        found = json.loads(place.read_bytes())
+        if {key: found[key] for key in manifest} != manifest or found["said"] != _said(found["shape"], found["bad"]):
+            return None
+        bad = {int(i): str(why) for i, why in found["bad"]}
+        count, channels, height, width = (int(side) for side in found["shape"])
+        shape = (count, channels, height, width)
+        if math.prod(shape) > memory * GIB:
+            return Kept(shape, None, bad)
+        array: Pixels = np.load(place.with_suffix(".npy"), mmap_mode="c", allow_pickle=False)
+        whole = array.dtype == np.uint8 and array.shape == shape and array.flags.c_contiguous
+        if not whole or zlib.crc32(array.data) != found["crc32"]:
+            return None
+        return Kept(shape, np.asarray(array), bad)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
+        return None
+
+
+def _said(shape: Any, bad: Any) -> int:
+    """A checksum of what the manifest says of the array, so that no half of a changed one is believed."""
+    return zlib.crc32(json.dumps([shape, bad]).encode())
+
+
+def _write(places: Sequence[Path], manifest: Mapping[str, Any], made: Kept) -> None:
+    """Write the array and then its manifest in the first place that takes them; without one nothing is kept."""
+    array, shape, bad = made.array, list(made.shape), [list(item) for item in made.bad.items()]
+    crc32 = None if array is None else zlib.crc32(array.data)
+    content = {**manifest, "shape": shape, "bad": bad, "said": _said(shape, bad), "crc32": crc32}
+    for place in places:
+        try:
+            if not next(above for above in place.parents if above.exists()).stat().st_mode & WRITE:
+                continue  # root could write there all the same
+            place.parent.mkdir(parents=True, exist_ok=True)
+            for left in place.parent.glob(".*.partial"):  # by a process that was killed
+                if time.time() - left.stat().st_mtime > DAY:
+                    left.unlink()
+            if array is not None:
+                with whole_file(place.with_suffix(".npy")) as file:
+                    np.lib.format.write_array(file, array, allow_pickle=False)
+            with whole_file(place) as file:
+                file.write(json.dumps(content).encode())
+        except OSError:
+            continue
+        return

@@ -1,0 +1,154 @@
+"""Several runs side by side on one GPU: each in a thread and on a stream of its own, one thread at a time.
+
+A run of a small network leaves parts of a GPU idle. Kernels of several streams fill them, and starting kernels takes so
+little of the host that one thread at a time is enough: a run goes on until it calls `pause`, then the next one goes on.
+So nothing in Python runs at once. The random states of Python, numpy and torch are exchanged with the turns: every run
+draws what it would draw alone.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from evenly.engine.captured import own_stream
+
+Result = TypeVar("Result")
+_here = threading.local()
+
+
+class _StoppedError(BaseException):
+    """Ends a run because another one failed or the user stopped them all; not to be caught on the way."""
+
+
+def pause() -> None:
+    """Let the other runs go on for a turn; nothing where there is no other."""
+    turns: _Turns | None = getattr(_here, "turns", None)
+    if turns is not None:
+        turns.pause()
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Let the other runs go on during a block that touches neither the GPU's work nor random states, e.g. a write."""
+    turns: _Turns | None = getattr(_here, "turns", None)
+    if turns is None:
+        yield
+        return
+    with turns.left():
+        yield
+
+
+def side_by_side(runs: Sequence[Callable[[], Result]], device: torch.device, most: int = 3) -> list[Result]:
+    """What the runs return, in their order; at most so many are under way at once. The first error ends all."""
+    if len(runs) == 1 or most == 1:
+        return [run() for run in runs]
+    return _Turns(runs, device, most).results()
+
+
+class _Turns:
+    def __init__(self, runs: Sequence[Callable[[], Any]], device: torch.device, most: int) -> None:
+        self.runs, self.device, self.most = list(runs), device, most
+        self.done: dict[int, Any] = {}
+        self.error: BaseException | None = None
+        self.stopping = False
+        self.turn = threading.Condition()
+        self.ring: list[int] = []  # runs under way, the one whose turn it is first
+        self.away = 0  # runs under way that have left the ring for a while
+        self.waiting = list(range(len(runs)))
+        self.found = _random_state()
+
+    def results(self) -> list[Any]:
+        try:
+            with self.turn:
+                self._refill()
+                self.turn.wait_for(self._all_over)
+        except BaseException:  # Ctrl-C: let every run end at its next pause
+            with self.turn:
+                self.stopping = True
+                self.turn.wait_for(self._all_over)
+            raise
+        finally:
+            _set_random_state(self.found)
+        if self.error is not None:
+            raise self.error
+        return [self.done[number] for number in range(len(self.runs))]
+
+    def pause(self) -> None:
+        state = _random_state()
+        with self.turn:
+            self.ring.append(self.ring.pop(0))
+            self._come_back(state)
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Leave the ring for a while, and come back at its end."""
+        state = _random_state()
+        with self.turn:
+            self.ring.pop(0)
+            self.away += 1
+            self.turn.notify_all()
+        try:
+            yield
+        finally:
+            with self.turn:
+                self.ring.append(_here.number)
+                self.away -= 1
+                self._come_back(state)
+
+    def _come_back(self, state: Any) -> None:
+        self.turn.notify_all()
+        self._wait_for(_here.number)
+        _set_random_state(state)
+        if self.stopping:
+            raise _StoppedError
+
+    def _all_over(self) -> bool:
+        return not self.ring and not self.away
+
+    def _wait_for(self, number: int) -> None:
+        self.turn.wait_for(lambda: self.ring[:1] == [number])
+
+    def _refill(self) -> None:
+        while self.waiting and len(self.ring) + self.away < self.most and not self.stopping:
+            number = self.waiting.pop(0)
+            self.ring.append(number)
+            threading.Thread(target=self._one, args=(number,), daemon=True).start()
+
+    def _one(self, number: int) -> None:
+        _here.turns, _here.number = self, number
+        with self.turn:
+            self._wait_for(number)
+        try:
+            if not self.stopping:
+                _set_random_state(self.found)
+                with own_stream(self.device):
+                    self.done[number] = self.runs[number]()
+        except _StoppedError:
+            pass
+        except BaseException as error:
+            self.error, self.stopping = self.error or error, True
+        finally:
+            with self.turn:
+                self.ring.pop(0)
+                self._refill()
+                self.turn.notify_all()
+
+
+def _random_state() -> tuple[Any, ...]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda  # noqa: NPY002
+
+
+def _set_random_state(state: tuple[Any, ...]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])  # noqa: NPY002
+    torch.set_rng_state(state[2])
+    if state[3]:
+        torch.cuda.set_rng_state_all(state[3])

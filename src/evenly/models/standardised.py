@@ -1,0 +1,58 @@
+"""A network behind the scaling of its inputs, so that whoever uses it gives pixels as numbers in [0, 1]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from evenly.data.contract import Split
+from evenly.errors import EvenlyError
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Mean and standard deviation by which networks trained on ImageNet have their inputs scaled."""
+
+MOST, AT_ONCE = 2000, 1000
+
+
+class Standardised(nn.Module):
+    """`network` of (x - mean) / std, channel by channel; x (N, C, ...) with pixels in [0, 1]."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(-1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.network((x - self.mean) / self.std)
+        return outputs
+
+
+def channel_moments(split: Split) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel of uint8 images, on the scale of 0 to 1; 1 for a constant channel.
+
+    Exact for images in memory; of those that are read one by one, 2,000 at equal distances are looked at.
+    """
+    if isinstance(split.inputs, Tensor):
+        parts = split.inputs.split(AT_ONCE)
+    else:
+        chosen = torch.linspace(0, len(split) - 1, min(MOST, len(split))).round().long().unique().tolist()
+        parts = tuple(torch.as_tensor(split.inputs[i][0])[None] for i in chosen)
+    if parts[0].dtype != torch.uint8 or parts[0].ndim != 4:
+        raise EvenlyError(
+            f"normalise is for uint8 images (N, C, H, W), not {parts[0].dtype} of shape {tuple(parts[0].shape[1:])}; "
+            "use normalise='none' and scale them yourself"
+        )
+    sums = torch.zeros(2, parts[0].shape[1], dtype=torch.float64)
+    for part in parts:
+        pixels = part.double().transpose(0, 1).flatten(1)
+        sums += torch.stack([pixels.sum(1), pixels.square().sum(1)]).cpu()
+    mean, square = sums / sum(part[:, 0].numel() for part in parts)
+    std = (square - mean**2).clamp(min=0).sqrt()
+    std[std == 0] = 255.0
+    return (mean / 255).tolist(), (std / 255).tolist()
