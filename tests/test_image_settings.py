@@ -138,7 +138,9 @@ def test_weights_from_a_file_bring_imagenets_scale_unless_the_user_gives_one(tmp
     run = evenly.train(None, data, epochs=1, lr=1e-9, model_options=options, out=tmp_path / "run")
     assert run.model.mean.flatten().tolist() == pytest.approx(IMAGENET[0])
     assert run.model.std.flatten().tolist() == pytest.approx(IMAGENET[1])
-    moved = (torch.cat([(p - q).abs().flatten() for p, q in zip(run.model.parameters(), network.parameters(), strict=True)]))
+    moved = torch.cat(
+        [(p - q).abs().flatten() for p, q in zip(run.model.parameters(), network.parameters(), strict=True)]
+    )
     assert moved.max() < 1e-6
     again, _, config = reopen(tmp_path / "run", data)
     assert config["settings"]["normalise"] == "imagenet"
@@ -274,8 +276,11 @@ def test_memory_that_does_not_suffice_is_said_in_one_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Card)
     for size, said in ((64, "batch size 64"), (None, "batch size full")):
-        with pytest.raises(EvenlyError, match=f"the GPU's 80 GiB do not suffice at {said} .*lower batch_size") as refused, (
-            memory_explained(size)
+        with (
+            pytest.raises(
+                EvenlyError, match=f"the GPU's 80 GiB do not suffice at {said} .*lower batch_size"
+            ) as refused,
+            memory_explained(size),
         ):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.\nMore. And more")
         assert "\n" not in str(refused.value)

@@ -257,7 +257,9 @@ def _scaled(fresh: Callable[[], nn.Module], model: Model, data: Data, normalise:
     """The networks that `fresh` builds, behind the scaling asked for; one of the user's own scales by itself."""
     if normalise == "none" or not isinstance(model, str):
         return fresh
-    mean, std = channel_moments(data.train) if normalise == "data" else IMAGENET
+    mean, std = channel_moments(data.train)  # which refuses what are no images
+    if normalise == "imagenet":
+        mean, std = IMAGENET
     channels = data.train.example_shape[0]
     if len(mean) != channels:
         raise EvenlyError(f"normalise 'imagenet' is for 3 channels and the images have {channels}; use 'data'")

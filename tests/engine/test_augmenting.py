@@ -94,10 +94,14 @@ def watched(fit, net, data, **given):
 # What an example looks like
 
 
-@pytest.mark.parametrize("recipe", ["basic", "basic+trivial", "resized"])
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("size", [None, 1, 4, 11, 50])
-def test_the_batch_and_the_order_change_nothing(recipe, streamed, size):
+@pytest.mark.parametrize(
+    ("recipe", "size", "streamed"),
+    [
+        ("basic", None, False), ("basic", 1, False), ("basic+trivial", 11, False), ("resized", 50, False),
+        ("basic+trivial", None, True), ("basic", 11, True),
+    ],
+)  # fmt: skip
+def test_the_batch_and_the_order_change_nothing(recipe, size, streamed):
     augment, seed = Augment(recipe), 2**50 + 7
     batches = Batches(data_of(streamed).train, size, CPU, augment=augment, seed=seed)
     for sampler in (Everything(COUNT, seed=5), Upsample(HARD, COUNT, factor=3, seed=6)):
@@ -147,7 +151,7 @@ def test_the_loop_keys_by_seed_stage_and_epoch(net, size):
     fit = Fit(3, sgd, batch_size=size, augment="basic")
     seen = {}
     for seed, stage in ((0, "final"), (1, "final"), (0, "early")):
-        views = watched(fit, net, data_of(), stage=stage, **{"seed": seed})
+        views = watched(fit, net, data_of(), stage=stage, seed=seed)
         key, augment = derive(seed, "augment", stage), Augment("basic")
         for (epoch, index, number), view in views.items():
             assert torch.equal(view, alone(augment, index, number, epoch, key))
@@ -169,8 +173,7 @@ def test_sam_looks_twice_at_the_same_pixels(net):
 # What does not change the run
 
 
-@pytest.mark.parametrize("size", [6, None])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("workers", "size"), [(0, None), (2, 6)])
 def test_images_read_by_workers_train_to_the_same_bits(net, workers, size):
     runs = [
         Fit(2, sgd, batch_size=size, augment="basic+trivial", select="average", workers=w)(
@@ -182,8 +185,7 @@ def test_images_read_by_workers_train_to_the_same_bits(net, workers, size):
     assert torch.equal(weights_of(runs[0]), weights_of(runs[1]))
 
 
-@pytest.mark.parametrize("size", [6, None])
-@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("size", "streamed"), [(6, False), (None, False), (6, True)])
 def test_resumed_is_the_run_that_was_never_stopped(net, tmp_path, size, streamed):
     def fit(folder=None, progress=lambda share, note: None):
         sampler = Upsample(HARD, COUNT, factor=2, seed=1)
@@ -222,10 +224,10 @@ def test_useful_stopped_in_either_stage_ends_in_the_same_weights_and_examples(tm
         assert {**resumed.results, "seconds": 0} == {**straight.results, "seconds": 0}
 
 
-def by_hand(net, rates=(0.05, 0.9), size=6, epochs=2, look=lambda x, index, epoch: x):
+def by_hand(net, size=6, epochs=2, look=lambda x, index, epoch: x):
     """SGD on pixels in [0, 1], written out; what is random in an epoch is seeded as the engine says."""
     model, (x, y), sampler = copy.deepcopy(net).train(), images(), Everything(COUNT, 0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rates[0], momentum=rates[1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     with torch.random.fork_rng(devices=[]):
         for epoch in range(epochs):
             torch.manual_seed(derive(0, "final", epoch))
@@ -259,8 +261,7 @@ def test_training_on_augmented_images_written_out(net):
 # What is never augmented
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("size", [6, None])
+@pytest.mark.parametrize(("size", "streamed"), [(6, False), (None, False), (6, True)])
 def test_nothing_that_is_looked_at_is_augmented(net, streamed, size):
     """With an augmentation that turns every image into its negative, only training sees negatives."""
     data, negative = data_of(streamed), Augment(lambda pixels, keys: 255 - pixels)
@@ -270,10 +271,8 @@ def test_nothing_that_is_looked_at_is_augmented(net, streamed, size):
             expected = run.model(part[0].float() / 255)
         torch.testing.assert_close(run.outputs(data.splits[name]), expected)
         if name == "validation":
-            row = run.history[-1]["validation"]
             measured = measure(expected, Split(*part, name="validation"), data)
-            assert row["accuracy"] == measured["accuracy"]
-            assert row["loss"] == pytest.approx(measured["loss"]) if "loss" in measured else True
+            assert run.history[-1]["validation"]["loss"] == pytest.approx(measured["loss"], rel=1e-5)
     batches = Batches(data.train, size, CPU, augment=negative)
     positive = images()[0].float() / 255
     assert torch.equal(torch.cat([batch.x for batch in batches.in_order()]), positive)
@@ -296,7 +295,8 @@ def test_results_are_of_the_images_as_they_are():
 def test_numbers_that_are_no_pixels_are_refused(net, streamed):
     x, y = images()
     given_ = Read(x.float() / 255, y) if streamed else (x.float() / 255, y)
-    with pytest.raises(EvenlyError, match=r"float32.*uint8") as refused:
+    said = r"images are float32 .*uint8" if streamed else r"Augment\('basic'\) is .* train inputs are .*augment='none'"
+    with pytest.raises(EvenlyError, match=said) as refused:
         Fit(1, sgd, batch_size=6, augment="basic")(net, Data(train=given_))
     assert "\n" not in str(refused.value)
     Fit(1, sgd, batch_size=6, augment="none")(net, Data(train=given_))

@@ -94,7 +94,14 @@ def test_weights_of_examples_are_recorded_too(data):
 
 def test_a_run_taken_up_again_goes_on_where_it_stopped(data, tmp_path):
     settings = dict(
-        data=data, model="convnet", optimizer="sam", epochs=6, batch_size=32, precision="float32", device="cuda"
+        data=data,
+        model="convnet",
+        optimizer="sam",
+        epochs=6,
+        batch_size=32,
+        precision="float32",
+        device="cuda",
+        lr=0.01,
     )
     straight = evenly.train(**settings)
 

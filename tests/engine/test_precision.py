@@ -74,7 +74,9 @@ def test_bf16_keeps_weights_losses_and_outputs_in_float32(data, net, optimizer, 
 
 def test_the_first_loss_in_bf16_written_out(data, net):
     """Inputs, weights, biases and sums of every linear layer are rounded to bfloat16; the loss is not."""
-    hidden = short(nn.functional.linear(short(data.train.inputs.float().flatten(1) / 255), *map(short, net[1].parameters())))
+    hidden = short(
+        nn.functional.linear(short(data.train.inputs.float().flatten(1) / 255), *map(short, net[1].parameters()))
+    )
     scores = short(nn.functional.linear(hidden.relu(), *map(short, net[3].parameters())))
     loss = nn.functional.cross_entropy(scores, data.train.labels).item()
     run = Fit(1, sgd, batch_size=None, precision="bf16")(copy.deepcopy(net), data)
@@ -86,7 +88,27 @@ def test_the_first_loss_in_bf16_written_out(data, net):
     assert run.history[0]["train_loss"] != exact.history[0]["train_loss"]
 
 
-def test_features_and_results_of_a_run_in_bf16(data):
+def test_a_single_output_has_its_loss_in_float32(data):
+    seen = []
+
+    def objective(losses, batch, state):
+        seen.append(losses.detach())
+        return losses.mean()
+
+    net = nn.Sequential(nn.Flatten(), nn.Linear(25, 1))
+    halves = Data(train=(data.train.inputs, data.train.labels % 2))
+    run = Fit(1, sgd, batch_size=None, precision="bf16")(copy.deepcopy(net), halves, objective=objective)
+    assert seen[0].dtype == torch.float32
+    score = short(
+        nn.functional.linear(short(data.train.inputs.float().flatten(1) / 255), *map(short, net[1].parameters()))
+    )
+    expected = nn.functional.softplus(-(2 * halves.train.labels - 1) * score[:, 0])
+    torch.testing.assert_close(seen[0], expected.detach(), rtol=1e-2, atol=1e-2)
+    assert not torch.equal(seen[0], short(seen[0]))
+    assert run.history[0]["train_loss"] == pytest.approx(seen[0].mean().item(), rel=1e-5)
+
+
+def test_the_results_of_a_run_in_bf16(data):
     run = evenly.train("mlp", data, epochs=2, batch_size=8, precision="bf16")
     assert run.precision == "bf16"
     outputs = run.outputs(data.test)
@@ -126,13 +148,18 @@ def test_auto_is_bf16_for_images_on_a_gpu_that_has_it(monkeypatch, data):
 
 
 def test_whole_leaves_longer_numbers_alone():
-    for given, expected in (("bfloat16", "float32"), ("float16", "float32"), ("float32", "float32"), ("float64", "float64")):
+    for given, expected in (
+        ("bfloat16", "float32"),
+        ("float16", "float32"),
+        ("float32", "float32"),
+        ("float64", "float64"),
+    ):
         assert whole(torch.ones(2, dtype=getattr(torch, given))).dtype == getattr(torch, expected)
 
 
 def test_unknown_precisions_are_refused(data, net):
     assert set(PRECISIONS) == {"auto", "bf16", "float32"}
-    with pytest.raises(EvenlyError, match="no precision is called 'fp16'.*bf16") as refused:
+    with pytest.raises(EvenlyError, match=r"no precision is called 'fp16'.*bf16") as refused:
         Fit(1, sgd, precision="fp16")(net, data)
     assert "\n" not in str(refused.value)
     with pytest.raises(EvenlyError, match="precision 'half' cannot be used") as refused:

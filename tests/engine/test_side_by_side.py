@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from torch import nn
 from evenly.data import Data
 from evenly.engine import Fit, side_by_side
 from evenly.engine.loop import TURN
-from evenly.engine.side_by_side import pause
+from evenly.engine.side_by_side import aside, pause
 from evenly.engine.side_by_side import side_by_side as together
 
 CPU = torch.device("cpu")
@@ -24,16 +25,16 @@ CPU = torch.device("cpu")
 
 def draw():
     """One number from each of the three global generators."""
-    return random.random(), float(np.random.rand()), torch.rand(()).item()
+    return random.random(), float(np.random.rand()), torch.rand(()).item()  # noqa: NPY002
 
 
 def states():
-    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
 
 
 def reseeded(seed):
     random.seed(seed)
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
 
 
@@ -127,7 +128,7 @@ def test_runs_begin_from_the_state_that_was_found(monkeypatch, most):
         draw()
         if number % 2:
             pause()
-        return drawn + [draw()]
+        return [*drawn, draw()]
 
     reseeded(77)
     first = draw()
@@ -149,9 +150,9 @@ def test_the_random_state_is_left_as_it_was_found():
 
     def fails():
         reseeded(1)
-        raise ValueError
+        raise ValueError("failed")
 
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="failed"):
         together([fails, lambda: run(3)], CPU)
     assert states() == before
 
@@ -169,11 +170,114 @@ def test_the_first_error_ends_all_and_is_raised():
         finally:
             ended.append(number)
 
-    with pytest.raises(ValueError, match="^run 1$"):
+    with pytest.raises(ValueError, match=r"^run 1$"):
         together([lambda n=n: run(n) for n in range(5)], CPU, most=3)
     assert sorted(ended) == [0, 1, 2]  # the others never began
     assert steps[:3] == [4, 4, 3]
     assert steps[3:] == [0, 0]
+
+
+def test_an_error_on_the_way_out_does_not_hide_the_first():
+    def untidy():
+        try:
+            pause()
+        finally:
+            raise KeyError("cleaning up")
+
+    def fails():
+        raise ValueError("first")
+
+    with pytest.raises(ValueError, match="first"):
+        together([untidy, fails, untidy], CPU)
+
+
+def test_others_go_on_while_a_run_is_aside():
+    """Until the block ends; it then waits for its turn, and draws on as if it had not left. It still counts as one."""
+    order, written = [], threading.Event()
+
+    def writes():
+        reseeded(4)
+        drawn = [draw()]
+        with aside():
+            assert written.wait(10)  # set by the other run, which can only be if that goes on
+            order.append("written")
+        order.append("back")
+        return [*drawn, draw()]
+
+    def goes_on():
+        reseeded(5)
+        for _ in range(3):
+            draw()
+            pause()
+        order.append("others")
+        written.set()
+        time.sleep(0.05)
+        order.append("end of turn")
+
+    def begins():
+        order.append("third")
+
+    reseeded(4)
+    alone = [draw(), draw()]
+    assert together([writes, goes_on, begins], CPU, most=2)[0] == alone
+    assert order.index("others") < order.index("written") < order.index("end of turn") < order.index("back")
+    assert order.index("end of turn") < order.index("third")
+
+
+def test_a_run_that_is_aside_counts_among_those_under_way():
+    under_way, largest, written = set(), [], threading.Event()
+
+    def run(number):
+        under_way.add(number)
+        largest.append(len(under_way))
+        if number == 0:
+            with aside():
+                assert written.wait(10)
+        elif number > 1:  # the second ends at once, and makes room for one
+            pause()
+            written.set()
+        under_way.discard(number)
+
+    together([lambda n=n: run(n) for n in range(5)], CPU, most=2)
+    assert max(largest) == 2
+
+
+def test_an_error_aside_is_raised_and_ends_all():
+    steps = []
+
+    def fails():
+        with aside():
+            time.sleep(0.01)
+            raise OSError("disk full")
+
+    def goes_on():
+        for step in range(10_000):
+            steps.append(step)
+            time.sleep(0.001)
+            pause()
+
+    with pytest.raises(OSError, match="disk full"):
+        together([fails, goes_on], CPU)
+    assert len(steps) < 9_000
+
+
+def test_a_run_that_is_aside_when_another_fails_ends_as_it_comes_back():
+    told, failed = [], threading.Event()
+
+    def writes():
+        with aside():
+            assert failed.wait(10)
+            time.sleep(0.02)
+            told.append("written")
+        told.append("went on")
+
+    def fails():
+        failed.set()
+        raise ValueError("other")
+
+    with pytest.raises(ValueError, match="other"):
+        together([writes, fails], CPU)
+    assert told == ["written"]
 
 
 def test_an_error_of_a_single_run_is_raised():
@@ -220,17 +324,23 @@ def test_the_user_stops_them_all():
         finally:
             ended.append(number)
 
-    with pytest.raises(KeyboardInterrupt):
-        together([lambda n=n: run(n) for n in range(4)], CPU, most=2)
+    found = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            together([lambda n=n: run(n) for n in range(4)], CPU, most=2)
+    finally:
+        signal.signal(signal.SIGINT, found)
     assert sorted(ended) == [0, 1]
     assert 3 <= max(steps) < 1900
     assert steps[2:] == [0, 0]
 
 
-def test_pause_alone_does_nothing():
+def test_pause_and_aside_alone_do_nothing():
     reseeded(3)
     before = states()
     pause()
+    with aside():
+        pass
     assert states() == before
 
     def run():
@@ -272,6 +382,6 @@ def test_fits_side_by_side_are_the_fits_alone_to_the_bit():
         assert history == expected
         assert torch.equal(weights, expected_weights)
     assert not torch.equal(alone[0][1], alone[2][1])
-    changes = sum(a != b for a, b in zip(turns, turns[1:], strict=False))
+    changes = sum(a != b for a, b in pairwise(turns))
     assert turns[: 3 * TURN] == [0] * TURN + [1] * TURN + [2] * TURN
     assert changes > 12

@@ -104,7 +104,9 @@ def test_of_many_images_on_disk_some_at_equal_distances_are_looked_at(monkeypatc
     assert sorted(read.asked) == chosen
     assert mean == pytest.approx(by_numpy(x[chosen])[0], rel=1e-12)
     assert std == pytest.approx(by_numpy(x[chosen])[1], rel=1e-10)
-    assert channel_moments(Split(x, np.arange(101) % 2))[0] == pytest.approx(by_numpy(x)[0], rel=1e-12)  # in memory: all
+    assert channel_moments(Split(x, np.arange(101) % 2))[0] == pytest.approx(
+        by_numpy(x)[0], rel=1e-12
+    )  # in memory: all
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -232,7 +234,7 @@ def test_imagenets_moments_are_for_three_channels(streamed):
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("normalise", ["data", "imagenet"])
 def test_inputs_that_are_no_pixels_are_refused(normalise, streamed):
-    with pytest.raises(EvenlyError, match="normalise is for uint8 images .*float32") as refused:
+    with pytest.raises(EvenlyError, match=r"normalise is for uint8 images .*float32") as refused:
         evenly.train("convnet", data_of(3, streamed, np.float32), epochs=1, normalise=normalise)
     assert "\n" not in str(refused.value)
 
