@@ -1,10 +1,11 @@
 """CIFAR-10 with the pre-activation ResNet-18 of USEFUL's paper: plain training, USEFUL and random upsampling.
 
     EVENLY_DATA=... python benchmarks/cifar10.py run --out runs/cifar10 --commit $(git rev-parse HEAD)
-    python benchmarks/cifar10.py page runs/cifar10/measured.json agree-*.json speed.json
+    python benchmarks/cifar10.py page runs/cifar10/measured.json captured-*.json plain-*.json
 
 `run` is one `evenly.compare`: it goes on where it was stopped, and is worth a GPU. `page` puts what was measured beside
-what the paper printed (Nguyen et al. 2024, Tables 2 and 6; 200 epochs) into docs/results/cifar10.json and .md.
+what the paper printed (Nguyen et al. 2024, Tables 2 and 6; 200 epochs) into docs/results/cifar10.json and .md, with the
+agreement of captured and plain training that `benchmarks/images.py agree` measured.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 import torch
 
 import evenly
+import evenly.comparison
 
 PUBLISHED = {
     "erm+sgd": (5.07, 0.04),
@@ -60,18 +63,39 @@ def run(args: argparse.Namespace) -> None:
 
 def page(args: argparse.Namespace) -> None:
     measured: dict[str, Any] = json.loads(args.files[0].read_text())
-    for file in args.files[1:]:
-        measured[file.stem] = json.loads(file.read_text())
+    agreeing = [json.loads(file.read_text()) for file in args.files[1:]]
+    ways = {way: [each for each in agreeing if each["step"].startswith(way)] for way in ("captured", "plain")}
+    if agreeing:
+        measured["captured and plain"] = agreement(ways["captured"], ways["plain"])
     PLACE.mkdir(parents=True, exist_ok=True)
     (PLACE / "cifar10.json").write_text(json.dumps(measured, indent=1) + "\n")
     (PLACE / "cifar10.md").write_text("\n".join(_lines(measured)) + "\n")
+
+
+def agreement(captured: list[dict[str, Any]], plain: list[dict[str, Any]]) -> dict[str, Any]:
+    """Test errors of both and their standard error; overlap (intersection over union) of the hard sets."""
+
+    def overlap(a: dict[str, Any], b: dict[str, Any]) -> float:
+        one, other = set(a["hard"]), set(b["hard"])
+        return len(one & other) / len(one | other)
+
+    errors = {"captured": [each["test_error"] for each in captured], "plain": [each["test_error"] for each in plain]}
+    variances = [np.var(values, ddof=1) / len(values) for values in errors.values()]
+    return {
+        "seeds": [each["seed"] for each in captured], "epochs": len(captured[0]["losses"]), "test_errors": errors,
+        "difference": float(np.mean(errors["captured"]) - np.mean(errors["plain"])),
+        "standard_error": float(np.sqrt(sum(variances))),
+        "overlap": [overlap(a, b) for a, b in zip(captured, plain, strict=True)],
+        "overlap_of_seeds": [overlap(a, b) for way in (captured, plain) for a, b in combinations(way, 2)],
+        "losses": {"captured": [each["losses"] for each in captured], "plain": [each["losses"] for each in plain]},
+    }  # fmt: skip
 
 
 def _lines(measured: dict[str, Any]) -> list[str]:
     plan, common = measured["plan"], measured["plan"]["in_common"]
     seeds = len(plan["seeds"])
     lines = [
-        "# CIFAR-10: plain training, USEFUL, random upsampling", "",
+        "# CIFAR-10: USEFUL with a pre-activation ResNet-18", "",
         f"Pre-activation ResNet-18, {common['epochs']} epochs, {seeds} seeds ({', '.join(map(str, plan['seeds']))}), "
         f"batch {common['batch_size']}, learning rate {common['lr']} divided by 10 at half and three quarters, "
         f"momentum {common['momentum']}, weight decay {common['weight_decay']}, zero padding of 4, crop and flip, "
@@ -96,11 +120,31 @@ def _lines(measured: dict[str, Any]) -> list[str]:
             lines.append(
                 f"- {entry['arm']} against {entry['control']}: {100 * found['mean']:+.2f} [{low:.2f}, {high:.2f}]"
             )
+    by_method = {entry["method"]: entry for entry in measured["summary"] if entry["control_of"] is None}
+    if {"erm", "useful"} <= set(by_method):
+        of = {name: by_method[name]["accuracy"]["values"] for name in ("erm", "useful")}
+        gain = evenly.comparison.paired([b - a for a, b in zip(of["erm"], of["useful"], strict=True)])
+        low, high = 100 * gain["low"], 100 * gain["high"]
+        lines.append(f"- useful against erm, which costs less: {100 * gain['mean']:+.2f} [{low:.2f}, {high:.2f}]")
+    if not any(entry["control_of"] for entry in measured["summary"]):
+        lines += ["", "The control of equal cost, random upsampling for as many steps, has not been run at this length:"
+                  " what of the difference comes from USEFUL's choice and what from its steps, these runs do not "
+                  "tell."]  # fmt: skip
     for each in measured["selections"]:
         course = ", ".join(f"{loss:.3f}" for loss in each["early_losses"])
         lines += ["", f"Seed {each['seed']}: separated after epoch {each['separating_epoch']} "
                   f"({'by the rule' if each['decided'] == 'rule' else each['decided']}), {each['share']:.1%} marked as "
                   f"hard; early training losses {course}."]  # fmt: skip
+    if found := measured.get("captured and plain"):
+        means = {way: 100 * float(np.mean(errors)) for way, errors in found["test_errors"].items()}
+        lines += [
+            "", f"Recorded against plain steps, {found['epochs']} epochs, {len(found['seeds'])} seeds: test error "
+            f"{means['captured']:.2f}% and {means['plain']:.2f}%, {100 * found['difference']:+.2f} points apart with a "
+            f"standard error of {100 * found['standard_error']:.2f}. The hard sets after epoch 8 overlap by "
+            f"{np.mean(found['overlap']):.0%} (of their union) for one seed, by "
+            f"{np.mean(found['overlap_of_seeds']):.0%} between seeds: rounding sends a run of this network on "
+            "a way of its own within a few steps.",
+        ]  # fmt: skip
     lines += ["", "Made by `benchmarks/cifar10.py`; every number is in `cifar10.json` beside this page."]
     return lines
 

@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 import torch
+from PIL import Image
 
 import evenly
 from evenly.data import DATASETS, Data
@@ -293,3 +294,22 @@ def test_every_image_data_set_names_a_model_there_is():
     for recipe in (PHOTOGRAPHS, FEW_STROKES):
         assert recipe["model"] in MODELS
     assert {"cifar10", "fashion-mnist"} <= set(DATASETS)
+
+
+def test_a_run_on_a_folder_of_images_is_reopened_with_its_options(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(8):
+            shade = 40 * (name == "dog") + 5 * i
+            Image.new("RGB", (10 + i, 12), (shade, shade, 90)).save(tmp_path / "photos" / name / f"{i}.png")
+    options = {"size": 8, "validation": 0.25}
+    run = evenly.train(
+        "mlp", tmp_path / "photos", epochs=2, batch_size=4, data_options=options, device="cpu", out=tmp_path / "run"
+    )
+    again, data, _ = reopen(tmp_path / "run")
+    assert torch.equal(again.outputs(data.test), run.outputs(data.test))
+    (tmp_path / "photos").rename(tmp_path / "moved")
+    again, data, _ = reopen(tmp_path / "run", tmp_path / "moved")
+    assert torch.equal(again.outputs(data.test), run.outputs(data.test))
+    with pytest.raises(EvenlyError, match="give that data as well"):
+        reopen(tmp_path / "run")

@@ -154,7 +154,8 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
     """A finished run read back from its folder, which is left as it is: the run, its data and its configuration.
 
     Args:
-        data: needed where the configuration cannot name it, as for an `.npz` file or a `Data` of the user's own.
+        data: needed where the configuration cannot name it, as for an `.npz` file, a `Data` of the user's own, or a
+            folder of images that has moved.
     """
     path = Path(folder)
     config, results = read_json(path / "config.json"), read_json(path / "results.json")
@@ -164,13 +165,16 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
         named, settings, method, model = config["data"], config["settings"], config["method"], config["model"]
         seed, name = config["seed"], named["name"]
         options = {key: value for key, value in named.items() if key not in ("name", "fingerprint")}
-        if data is None:
-            if name not in DATASETS:
-                raise EvenlyError(
-                    f"{path} was trained on {name!r}, which is not in the folder; give that data as well (--data FILE)"
-                )
+        if data is None and name in DATASETS:
             data = load(
                 name, **{option: options[option] for option in ("seed", *law_options(name)) if option in options}
+            )
+        elif (images := _folder_of(data, options)) is not None:
+            kept = {option: options[option] for option in ("seed", "size", "validation", "group_by")}
+            data = load(images, **kept, skip_bad=options["skipped"] > 0)
+        elif data is None:
+            raise EvenlyError(
+                f"{path} was trained on {name!r}, which is not in the folder; give that data as well (--data FILE)"
             )
         data = as_data(data, seed, {})
         if data.fingerprint() != named["fingerprint"]:
@@ -191,6 +195,14 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
         raise EvenlyError(f"{path / 'config.json'} is damaged ({error!r}); train the run again") from None
     run.results = results
     return run, data, config
+
+
+def _folder_of(data: Any, options: Mapping[str, Any]) -> Path | None:
+    """The folder of images that a run was trained on, where it is there: as it was, or as the user says now."""
+    if "folder" not in options or not (data is None or isinstance(data, str | Path)):
+        return None
+    place = Path(options["folder"] if data is None else data)
+    return place if place.is_dir() else None
 
 
 def _leave_behind(run: Run, data: Data, config: dict[str, Any], folder: Folder) -> None:
@@ -257,9 +269,8 @@ def _scaled(fresh: Callable[[], nn.Module], model: Model, data: Data, normalise:
     """The networks that `fresh` builds, behind the scaling asked for; one of the user's own scales by itself."""
     if normalise == "none" or not isinstance(model, str):
         return fresh
-    mean, std = channel_moments(data.train)  # which refuses what are no images
-    if normalise == "imagenet":
-        mean, std = IMAGENET
+    of_data = channel_moments(data.train)  # which refuses what are no images
+    mean, std = of_data if normalise == "data" else IMAGENET
     channels = data.train.example_shape[0]
     if len(mean) != channels:
         raise EvenlyError(f"normalise 'imagenet' is for 3 channels and the images have {channels}; use 'data'")

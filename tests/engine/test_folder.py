@@ -174,3 +174,10 @@ def test_a_selection_is_kept_as_plain_arrays(tmp_path):
             "indices": [3, 5], "times": [2, 3], "why": "because", "entered": [0, 1],
         }  # fmt: skip
     assert Selection(indices[:0], times[:0], "none").factor == 1
+
+
+def test_a_run_goes_on_where_its_data_lies_elsewhere(tmp_path):
+    Folder(tmp_path / "run", {"data": {"name": "photos", "fingerprint": "ab", "folder": "/here"}}).make()
+    Folder(tmp_path / "run", {"data": {"name": "photos", "fingerprint": "ab", "folder": "/there"}})
+    with pytest.raises(EvenlyError, match="holds another run"):
+        Folder(tmp_path / "run", {"data": {"name": "photos", "fingerprint": "cd", "folder": "/here"}})

@@ -63,7 +63,7 @@ class Folder:
         if there is None:
             if holds_something(self.path):
                 raise EvenlyError(f"{self.path} is not empty and holds no run; choose another out")
-        elif there != self.config:
+        elif _asked(there) != _asked(self.config):
             raise EvenlyError(
                 f"{self.path} holds another run ({_difference(there, self.config)}); choose another out or remove it"
             )
@@ -173,6 +173,13 @@ def read_json(path: Path) -> Any:
         return None
     except (ValueError, OSError) as error:
         raise EvenlyError(f"{path} cannot be read ({error}); remove it or choose another out") from None
+
+
+def _asked(config: Any) -> Any:
+    """The settings but for where the data lies: its fingerprint tells whether it is the same, on whatever machine."""
+    if not isinstance(config, dict) or not isinstance(config.get("data"), dict):
+        return config
+    return config | {"data": {key: value for key, value in config["data"].items() if key != "folder"}}
 
 
 def _difference(there: dict[str, Any], asked: dict[str, Any]) -> str:

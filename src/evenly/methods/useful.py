@@ -28,6 +28,9 @@ from evenly.methods.registry import Factory, method
 
 __all__ = ["drop_has_shrunk", "hard_examples", "useful"]
 
+WORTH_THREADS = 1_000_000
+"""Fewer numbers than this are clustered on one thread: on many cores, handing work round takes longer than doing it."""
+
 On = Literal["probabilities", "logits", "features"]
 
 
@@ -116,13 +119,15 @@ def _costlier_cluster(points: np.ndarray, cost: np.ndarray, seed: int) -> np.nda
     The points are clustered in sorted order, so that the k-means starts do not depend on how the examples are stored.
     """
     from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
 
     points = points.round(ALIKE)
     if bool((points == points[0]).all()):
         return np.empty(0, dtype=np.int64)
     order = np.lexsort(points.T)
     assignment = np.empty(len(points), dtype=np.int64)
-    assignment[order] = KMeans(2, n_init=10, random_state=seed % 2**32).fit_predict(points[order])
+    with threadpool_limits(1 if points.size < WORTH_THREADS else None):
+        assignment[order] = KMeans(2, n_init=10, random_state=seed % 2**32).fit_predict(points[order])
     members = [cost[assignment == cluster] for cluster in (0, 1)]
     means = [math.fsum(each) / len(each) for each in members]  # fsum is exact: no order of storage tips a close call
     return np.flatnonzero(assignment == int(np.argmax(means)))

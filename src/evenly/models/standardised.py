@@ -33,7 +33,7 @@ class Standardised(nn.Module):
         return outputs
 
 
-def channel_moments(split: Split) -> tuple[list[float], list[float]]:
+def channel_moments(split: Split) -> tuple[Sequence[float], Sequence[float]]:
     """Mean and standard deviation of each channel of uint8 images, on the scale of 0 to 1; 1 for a constant channel.
 
     Exact for images in memory; of those that are read one by one, 2,000 at equal distances are looked at.
