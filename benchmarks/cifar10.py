@@ -1,9 +1,10 @@
 """CIFAR-10 with the pre-activation ResNet-18 of USEFUL's paper: plain training, USEFUL and random upsampling.
 
     EVENLY_DATA=... python benchmarks/cifar10.py run --out runs/cifar10 --commit $(git rev-parse HEAD)
-    python benchmarks/cifar10.py page runs/cifar10/measured.json captured-*.json plain-*.json
+    python benchmarks/cifar10.py page measured.json captured-*.json plain-*.json
 
-`run` is one `evenly.compare`: it goes on where it was stopped, and is worth a GPU. `page` puts what was measured beside
+`run` is one `evenly.compare`: it goes on where it was stopped, and is worth a GPU; `collect` takes what is finished of
+one that is not. `page` puts what was measured beside
 what the paper printed (Nguyen et al. 2024, Tables 2 and 6; 200 epochs) into docs/results/cifar10.json and .md, with the
 agreement of captured and plain training that `benchmarks/images.py agree` measured.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -36,29 +36,48 @@ PLACE = Path(__file__).parents[1] / "docs" / "results"
 
 
 def run(args: argparse.Namespace) -> None:
-    started = time.time()
     table = evenly.compare(
         "preact_resnet18", "cifar10", args.methods.split(","), args.optimizers.split(","), args.seeds,
         epochs=args.epochs, out=args.out, device=args.device, together=args.together,
         data_options={} if args.n is None else {"n": args.n},
     )  # fmt: skip
-    selections = [
-        {
-            "arm": arm, "seed": seed, "separating_epoch": int(chosen.details["separating_epoch"]),
-            "decided": str(chosen.details["decided"]), "share": len(chosen.indices) / 50_000,
-            "early_losses": np.asarray(chosen.details["early_losses"]).tolist(),
-        }
-        for (arm, seed), each in table.runs.items()
-        if (chosen := each.selection) is not None and "separating_epoch" in chosen.details
-    ]  # fmt: skip
+    keep(args, table.rows, table.summary, table.plan)
+
+
+def collect(args: argparse.Namespace) -> None:
+    """What is finished in the folder of a `run` that is not: rows without controls, whose arms are not all there."""
+    rows = []
+    for folder in sorted((args.out / "runs").iterdir()):
+        if (folder / "results.json").exists():
+            row = json.loads((folder / "results.json").read_text())
+            rows.append({"arm": f"{row['method']}+{row['optimizer']}", **row, "sweep": {}, "control": None,
+                         "control_of": None})  # fmt: skip
+    settings = json.loads((args.out / "runs" / "erm-sgd-seed0" / "config.json").read_text())["settings"]
+    seeds = sorted({row["seed"] for row in rows})
+    keep(args, rows, evenly.comparison.summarise(rows), {"seeds": seeds, "in_common": settings, "unfinished": True})
+
+
+def keep(args: argparse.Namespace, rows: list[dict[str, Any]], summary: list[dict[str, Any]], plan: Any) -> None:
+    selections = []
+    for row in rows:
+        file = args.out / "runs" / f"{row['arm'].replace('+', '-')}-seed{row['seed']}" / "selection.npz"
+        if file.exists() and "separating_epoch" in (chosen := np.load(file)):
+            selections.append({
+                "arm": row["arm"], "seed": row["seed"], "separating_epoch": int(chosen["separating_epoch"]),
+                "decided": str(chosen["decided"]), "share": row["chosen"] / (args.n or 50_000),
+                "early_losses": chosen["early_losses"].tolist(),
+            })  # fmt: skip
     measured = {
-        "commit": args.commit, "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
-        "torch": torch.__version__, "plan": table.plan, "summary": table.summary, "rows": table.rows,
-        "selections": selections, "seconds_of_last_call": time.time() - started,
+        "commit": args.commit, "machine": args.machine or _machine(), "torch": args.torch or torch.__version__,
+        "plan": plan, "summary": summary, "rows": rows, "selections": selections,
     }  # fmt: skip
-    (args.out / "measured.json").write_text(json.dumps(measured, indent=2))
-    for entry in table.summary:
+    args.json.write_text(json.dumps(measured, indent=2))
+    for entry in summary:
         print(entry["arm"], f"{100 - 100 * entry['accuracy']['mean']:.2f} +- {100 * entry['accuracy']['sd']:.2f}")
+
+
+def _machine() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
 
 def page(args: argparse.Namespace) -> None:
@@ -81,7 +100,9 @@ def agreement(captured: list[dict[str, Any]], plain: list[dict[str, Any]]) -> di
 
     errors = {"captured": [each["test_error"] for each in captured], "plain": [each["test_error"] for each in plain]}
     variances = [np.var(values, ddof=1) / len(values) for values in errors.values()]
+    paired = evenly.comparison.paired([a - b for a, b in zip(*errors.values(), strict=True)])
     return {
+        "paired": paired,
         "seeds": [each["seed"] for each in captured], "epochs": len(captured[0]["losses"]), "test_errors": errors,
         "difference": float(np.mean(errors["captured"]) - np.mean(errors["plain"])),
         "standard_error": float(np.sqrt(sum(variances))),
@@ -120,12 +141,16 @@ def _lines(measured: dict[str, Any]) -> list[str]:
             lines.append(
                 f"- {entry['arm']} against {entry['control']}: {100 * found['mean']:+.2f} [{low:.2f}, {high:.2f}]"
             )
-    by_method = {entry["method"]: entry for entry in measured["summary"] if entry["control_of"] is None}
-    if {"erm", "useful"} <= set(by_method):
-        of = {name: by_method[name]["accuracy"]["values"] for name in ("erm", "useful")}
-        gain = evenly.comparison.paired([b - a for a, b in zip(of["erm"], of["useful"], strict=True)])
-        low, high = 100 * gain["low"], 100 * gain["high"]
-        lines.append(f"- useful against erm, which costs less: {100 * gain['mean']:+.2f} [{low:.2f}, {high:.2f}]")
+    by_arm = {entry["arm"]: entry["accuracy"]["values"] for entry in measured["summary"]}
+    for optimizer in dict.fromkeys(entry["optimizer"] for entry in measured["summary"]):
+        of = [by_arm.get(f"{method}+{optimizer}", []) for method in ("erm", "useful")]
+        if len(of[0]) == len(of[1]) > 1:
+            gain = evenly.comparison.paired([b - a for a, b in zip(*of, strict=True)])
+            low, high = 100 * gain["low"], 100 * gain["high"]
+            lines.append(
+                f"- useful+{optimizer} against erm+{optimizer}, which costs less: {100 * gain['mean']:+.2f} "
+                f"[{low:.2f}, {high:.2f}]"
+            )
     if not any(entry["control_of"] for entry in measured["summary"]):
         lines += ["", "The control of equal cost, random upsampling for as many steps, has not been run at this length:"
                   " what of the difference comes from USEFUL's choice and what from its steps, these runs do not "
@@ -140,32 +165,38 @@ def _lines(measured: dict[str, Any]) -> list[str]:
         lines += [
             "", f"Recorded against plain steps, {found['epochs']} epochs, {len(found['seeds'])} seeds: test error "
             f"{means['captured']:.2f}% and {means['plain']:.2f}%, {100 * found['difference']:+.2f} points apart with a "
-            f"standard error of {100 * found['standard_error']:.2f}. The hard sets after epoch 8 overlap by "
-            f"{np.mean(found['overlap']):.0%} (of their union) for one seed, by "
+            f"standard error of {100 * found['standard_error']:.2f}; paired by seed, 95% interval "
+            f"[{100 * found['paired']['low']:.2f}, {100 * found['paired']['high']:.2f}]. The hard sets after epoch 8 "
+            f"overlap by {np.mean(found['overlap']):.0%} (of their union) for one seed, by "
             f"{np.mean(found['overlap_of_seeds']):.0%} between seeds: rounding sends a run of this network on "
             "a way of its own within a few steps.",
         ]  # fmt: skip
-    lines += ["", "Made by `benchmarks/cifar10.py`; every number is in `cifar10.json` beside this page."]
+    how = "collect` from an unfinished `run" if plan.get("unfinished") else "run"
+    lines += ["", f"Made by `benchmarks/cifar10.py {how}`; every number is in `cifar10.json` beside this page."]
     return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    runs = verbs.add_parser("run")
-    runs.add_argument("--out", type=Path, required=True)
-    runs.add_argument("--commit", required=True)
+    runs, collects = verbs.add_parser("run"), verbs.add_parser("collect")
+    for verb in (runs, collects):
+        verb.add_argument("--out", type=Path, required=True)
+        verb.add_argument("--commit", required=True)
+        verb.add_argument("--json", type=Path, default=Path("measured.json"))
+        verb.add_argument("--n", type=int, help="use only so many images")
+        verb.add_argument("--machine", help="where it ran, if not here")
+        verb.add_argument("--torch", help="which version it ran with, if not this")
     runs.add_argument("--methods", default="erm,useful")
     runs.add_argument("--optimizers", default="sgd")
     runs.add_argument("--seeds", type=int, default=3)
     runs.add_argument("--epochs", type=int, default=100)
-    runs.add_argument("--n", type=int, help="use only so many images")
     runs.add_argument("--together", type=int, default=3)
     runs.add_argument("--device", default="auto")
     pages = verbs.add_parser("page")
     pages.add_argument("files", type=Path, nargs="+", help="measured.json first, then others to keep beside it")
     args = parser.parse_args()
-    {"run": run, "page": page}[args.verb](args)
+    {"run": run, "collect": collect, "page": page}[args.verb](args)
 
 
 if __name__ == "__main__":

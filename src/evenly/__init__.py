@@ -23,6 +23,16 @@ _HOMES = {
     "coherence": "evenly.diagnose.coherence",
     "CoherenceTracker": "evenly.diagnose.tracking",
     "stability_card": "evenly.diagnose.stability_card",
+    "audit": "evenly.diagnose.audit",
+    "probe": "evenly.diagnose.probes",
+    "importance_weights": "evenly.diagnose.importance",
+    "lorenz": "evenly.diagnose.importance",
+    "gini": "evenly.diagnose.importance",
+    "hessian_spectrum": "evenly.diagnose.hessian_spectrum",
+    "forgetting_scores": "evenly.diagnose.forgetting",
+    "ForgettingTracker": "evenly.diagnose.forgetting",
+    "grad_cam": "evenly.diagnose.saliency",
+    "representations": "evenly.diagnose.representations",
     "train": "evenly.experiment",
     "compare": "evenly.comparison",
 }
@@ -37,7 +47,17 @@ if TYPE_CHECKING:
     from evenly.data import ProgressiveExpansion as ProgressiveExpansion
     from evenly.data import Split as Split
     from evenly.data import Upsample as Upsample
+    from evenly.diagnose.audit import audit as audit
     from evenly.diagnose.coherence import coherence as coherence
+    from evenly.diagnose.forgetting import ForgettingTracker as ForgettingTracker
+    from evenly.diagnose.forgetting import forgetting_scores as forgetting_scores
+    from evenly.diagnose.hessian_spectrum import hessian_spectrum as hessian_spectrum
+    from evenly.diagnose.importance import gini as gini
+    from evenly.diagnose.importance import importance_weights as importance_weights
+    from evenly.diagnose.importance import lorenz as lorenz
+    from evenly.diagnose.probes import probe as probe
+    from evenly.diagnose.representations import representations as representations
+    from evenly.diagnose.saliency import grad_cam as grad_cam
     from evenly.diagnose.stability_card import stability_card as stability_card
     from evenly.diagnose.tracking import CoherenceTracker as CoherenceTracker
     from evenly.engine import group_accuracy as group_accuracy

@@ -313,11 +313,11 @@ def stability(
     if foreign := [name for name, value in _given(sigma=sigma, ascent=ascent, optimizer=optimizer).items()]:
         raise EvenlyError(f"--{foreign[0]} is for a phase diagram; leave it out, or leave out {target}")
     out = out or Path("stability") / Path(target).name.removesuffix(".npz")
-    _check_out(out, str(target))
+    _check_answer(out, "stability.json", str(target))
     card, name, notes = read(
         target, data, lr=lr, batch_size=batch_size, rho=rho, samples=samples, seed=seed, device=device
     )
-    _keep(out, {"target": str(target), **card.to_dict(), "notes": notes})
+    _keep(out, "stability.json", {"target": str(target), **card.to_dict(), "notes": notes})
     card_page(card, out / "stability.html", name, notes)
     if as_json:
         print((out / "stability.json").read_text(), end="")
@@ -331,6 +331,78 @@ def stability(
         print(f"{'page':<25}{out / 'stability.html'}")
     if card.stable is False:
         raise typer.Exit(1)
+
+
+@app.command()
+def audit(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A folder that `evenly train` left, or a file of weights."),
+    ],
+    against: Annotated[
+        str | None, typer.Option(help="Another of these, beside it on the page.", show_default=False)
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The data, where a run's folder cannot say.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The network of a file of weights: `evenly models`.", show_default=False)
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Judge on train, validation or test (the default).", show_default=False)
+    ] = None,
+    rho: Annotated[float, typer.Option(help="SAM's radius, for the importance weights.")] = 0.05,
+    top: Annotated[int, typer.Option(help="Eigenvalues of the Hessian; 0 leaves curvature out.")] = 5,
+    samples: Annotated[int, typer.Option(help="Training examples for curvature and importance, at most.")] = 1000,
+    data_option: DataOptions = None,
+    seed: Annotated[int, typer.Option(help="Decides which examples are looked at.")] = 0,
+    device: Device = "auto",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a model has learned: groups, probes, importance, curvature, the hardest examples. Leaves a page.
+
+    Examples:
+
+      evenly audit runs/a
+
+      evenly audit runs/a --against runs/b
+
+      evenly audit weights.safetensors --model resnet18 --data photos/
+    """
+    from evenly.diagnose.audit import audit as look
+    from evenly.engine.progress import Progress
+    from evenly.subjects import subject
+
+    targets = [target] if against is None else [target, against]
+    out = out or Path("audits") / "-".join(Path(each).name.partition(".")[0] for each in targets)
+    _check_answer(out, "audit.json", targets)
+    found = []
+    with Progress("audit") as bar:
+        for number, each in enumerate(targets):
+            network, its_data, name = subject(each, data, model, device, _pairs(data_option))
+
+            def show(share: float, note: str, at: int = number) -> None:
+                bar((at + share) / len(targets), note)
+
+            found.append(
+                look(
+                    network, its_data, name=name, split=split, rho=rho, top=top, samples=samples, seed=seed,
+                    progress=show,
+                )
+            )  # fmt: skip
+    content = {"target": targets, "audits": [each.to_dict() for each in found]}
+    _keep(out, "audit.json", content)
+    found[0].report(out / "audit.html", *found[1:])
+    if as_json:
+        print((out / "audit.json").read_text(), end="")
+        return
+    width = shutil.get_terminal_size().columns
+    for looked_at in found:
+        for sentence in looked_at.verdict():
+            print(textwrap.fill(sentence, width))
+        print()
+    print(f"page: {out / 'audit.html'}")
 
 
 @app.command()
@@ -463,14 +535,14 @@ def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **se
     if rho is not None or data is not None:
         which = "--rho" if rho is not None else "--data"
         raise EvenlyError(f"{which} is for a minimum; name its RUN, or give --ascent (rho/alpha) for a diagram")
-    _check_out(out, None)
+    _check_answer(out, "stability.json", None)
     try:
         with Progress("phase diagram") as bar:
             diagram = phase_diagram(**settings, progress=lambda done, of: bar(done / of, ""))
     except KeyboardInterrupt:
         print("evenly: stopped; nothing was kept", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    _keep(out, {"target": None, **diagram.to_dict()})
+    _keep(out, "stability.json", {"target": None, **diagram.to_dict()})
     save_phase_figure(diagram, out / "phase.svg")
     diagram_page(diagram, out / "stability.html")
     if as_json:
@@ -494,24 +566,24 @@ def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **se
     print(f"page: {out / 'stability.html'}")
 
 
-def _check_out(out: Path, target: str | None) -> None:
+def _check_answer(out: Path, file: str, target: Any) -> None:
     """Refuse a folder that holds anything but an earlier answer about the same."""
     from evenly.engine.folder import holds_something, read_json
 
     if out.is_file():
         raise EvenlyError(f"{out} is a file; give a folder as out")
-    there = read_json(out / "stability.json")
+    there = read_json(out / file)
     if there is None and holds_something(out):
-        raise EvenlyError(f"{out} is not empty and holds no stability.json; choose another out")
+        raise EvenlyError(f"{out} is not empty and holds no {file}; choose another out")
     if there is not None and (not isinstance(there, dict) or there.get("target") != target):
-        raise EvenlyError(f"{out} holds the stability of something else; choose another out")
+        raise EvenlyError(f"{out} holds the {Path(file).stem} of something else; choose another out")
 
 
-def _keep(out: Path, content: dict[str, Any]) -> None:
+def _keep(out: Path, file: str, content: dict[str, Any]) -> None:
     from evenly.engine.folder import make_folder, write_json
 
     make_folder(out)
-    write_json(out / "stability.json", content)
+    write_json(out / file, content)
 
 
 def _given(**settings: Any) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from evenly.engine.side_by_side import side_by_side
 from evenly.errors import EvenlyError, unknown
 from evenly.experiment import KINDS, Model, as_data, as_device, erm_cost, name_of, resolve, train
 from evenly.methods import find
-from evenly.optim.registry import OPTIMIZERS, PLAIN, builder
+from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.options import checked, kinds_of
 
 METRICS = ("accuracy", "worst_group", "train_weighted", "worst_class")
@@ -319,10 +319,12 @@ class _Seed:
     def plan(self, seeds: list[int], data: Data) -> dict[str, Any]:
         """What was run; `in_common` holds every setting of training that ERM has at all values of the sweep."""
         plans = [self.resolved(data, "erm", self.settings | _common(at)) for _, _, at in self.places()]
+        # ASAM has a radius of its own where none was given
+        own = {"model"} | ({"rho"} if "rho" not in self.settings and ADAPTIVE.keys() & set(self.optimizers) else set())
         in_common = {
             name: name_of(value)
             for name, value in plans[0].items()
-            if name != "model" and all(plan[name] == value for plan in plans)
+            if name not in own and all(plan[name] == value for plan in plans)
         }
         return {
             "methods": self.methods, "optimizers": self.optimizers, "seeds": seeds, "options": self._options(data),

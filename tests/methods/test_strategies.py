@@ -280,3 +280,24 @@ def test_each_has_a_control_of_equal_cost(tiny: Any, net: Any) -> None:
         assert control["method"] == other
         assert row["cost"] <= control["cost"] < row["cost"] + 17
         assert other == "erm" or control["chosen"] == row["chosen"] > 0
+
+
+@pytest.mark.parametrize("method", ["useful", "misclassification", "quantile", "upweight"])
+def test_what_was_chosen_stays_chosen_where_a_run_goes_on(method, tmp_path, monkeypatch):
+    """Other hardware rounds otherwise and might choose others: the choice is kept, not made again."""
+    data = evenly.data.load("partial-digits", seed=0)
+    settings = {"epochs": 3, "separating_epoch": 1, "device": "cpu"}
+
+    def stop(share, note):
+        if "final epoch 1" in note:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        evenly.train("mlp", data, method, out=tmp_path / "run", progress=stop, **settings)
+    straight = evenly.train("mlp", data, method, **settings)
+    monkeypatch.setattr("evenly.methods.early.Early.outputs", lambda early: pytest.fail("it looked again"))
+    resumed = evenly.train("mlp", data, method, out=tmp_path / "run", **settings)
+    assert torch.equal(resumed.selection.indices, straight.selection.indices)
+    assert resumed.cost == straight.cost
+    reopened = evenly.experiment.reopen(tmp_path / "run")[0]
+    assert torch.equal(reopened.selection.indices, straight.selection.indices)

@@ -12,6 +12,7 @@ from evenly.data.contract import Data, Split
 from evenly.data.digits import partial_digits, shortcut_digits
 from evenly.data.patches import PatchLaw, patches, spurious_patches
 from evenly.data.samplers import Everything, GroupBalanced, ProgressiveExpansion, Upsample
+from evenly.data.spiral import SpiralLaw, spiral
 from evenly.errors import EvenlyError, unknown
 from evenly.options import checked, kinds_of, options_of
 
@@ -22,6 +23,7 @@ __all__ = [
     "GroupBalanced",
     "PatchLaw",
     "ProgressiveExpansion",
+    "SpiralLaw",
     "Split",
     "Upsample",
     "law_options",
@@ -31,6 +33,7 @@ __all__ = [
 DATASETS: dict[str, Callable[..., Data]] = {
     "patches": patches,
     "spurious-patches": spurious_patches,
+    "spiral": spiral,
     "shortcut-digits": shortcut_digits,
     "partial-digits": partial_digits,
     "cifar10": images.cifar10,

@@ -8,11 +8,13 @@ examples, which epoch and which learning rate from tensors that stay where they 
 from __future__ import annotations
 
 import functools
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -64,16 +66,22 @@ class CapturedStep:
         self.rates = [_on_device(group["lr"], step.device) for group in step.optimizer.param_groups]
         self.uncompiled: str | None = None if compiled else "too few steps to be worth it"
         self._gather: Gather = gathered
+        self._settings = _settings_of(step.optimizer)
         with self._put_back(), _fastest_convolutions():
             if compiled:
                 try:
                     self._warm_up(compiled=True)
-                except torch.OutOfMemoryError:
+                except (torch.OutOfMemoryError, NotCapturedError):
                     raise
                 except Exception as error:  # of the compiler's, which can raise anything
                     self.uncompiled = _first_line(error)
             if self.uncompiled is not None:
-                self._warm_up(compiled=False)
+                try:
+                    self._warm_up(compiled=False)
+                except RuntimeError as error:
+                    if "synchroniz" not in str(error):
+                        raise
+                    raise NotCapturedError("the step reads from the GPU") from error
             self.graph = torch.cuda.CUDAGraph()
             before = step.cost
             try:
@@ -96,6 +104,10 @@ class CapturedStep:
         self.graph.replay()
         self.step.cost += self.cost
 
+    def holds(self) -> bool:
+        """Whether the optimizer's settings, but for the learning rates, are those that were recorded."""
+        return self._settings == _settings_of(self.step.optimizer)
+
     def set_rates(self) -> None:
         """Take over learning rates that were set as numbers."""
         for group, rate in zip(self.step.optimizer.param_groups, self.rates, strict=True):
@@ -114,9 +126,32 @@ class CapturedStep:
             self.set_rates()
             # sweeps make it again for every size and network, and the default is to give up after eight
             with torch._dynamo.config.patch(recompile_limit=64):
-                for _ in range(WARM_UPS):
+                for _ in range(WARM_UPS - 1):
                     self._run()
+                self._rehearse()
         torch.cuda.synchronize(self.step.device)
+
+    def _rehearse(self) -> None:
+        """The last warm-up: refuse what a recording would get wrong unsaid, or could not be recorded.
+
+        A replay runs no Python: what that draws, decides or puts in another tensor's place would stay as recorded.
+        Reading from the GPU is refused here because a recording that fails leaves torch's allocator in disorder.
+        """
+        step = self.step
+        before = [*map(id, _tensors(step.model, step.optimizer, step.state))], sorted(step.state)
+        drawn = random.getstate(), repr(np.random.get_state()), torch.get_rng_state()  # noqa: NPY002
+        mode = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            self._run()
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+        after = [*map(id, _tensors(step.model, step.optimizer, step.state))], sorted(step.state)
+        if before != after:
+            raise NotCapturedError("a layer or the objective puts new tensors in the place of its own")
+        same = drawn[0] == random.getstate() and drawn[1] == repr(np.random.get_state())  # noqa: NPY002
+        if not same or not torch.equal(drawn[2], torch.get_rng_state()):
+            raise NotCapturedError("the step draws random numbers on the host")
 
     def _run(self) -> None:
         self._take(self.batches.at(self.place, self.batches.augment, self._gather))
@@ -133,11 +168,20 @@ class CapturedStep:
     def _put_back(self) -> Iterator[None]:
         """Leave weights, buffers, optimizer and objective as they were; state that came into being starts at zero."""
         step = self.step
+        owned = [(m, name, b) for m in step.model.modules() for name, b in m.named_buffers(recurse=False)]
+        state = dict(step.state)
         before = {tensor: tensor.detach().clone() for tensor in _tensors(step.model, step.optimizer, step.state)}
         seen, cost = step.seen.clone(), step.cost
         try:
             yield
         finally:
+            for module, name, buffer in owned:
+                if getattr(module, name) is not buffer:  # a layer of the user's own may put a new tensor in its place
+                    setattr(module, name, buffer)
+            step.state.clear()
+            step.state.update(state)
+            if isinstance(step.optimizer, PerturbedOptimizer):
+                step.optimizer.ascended = False
             with torch.no_grad():
                 for tensor in _tensors(step.model, step.optimizer, step.state):
                     if tensor in before:
@@ -186,6 +230,10 @@ def _tensors(model: nn.Module, optimizer: Optimizer, state: State) -> list[Tenso
     """Everything that a step may change."""
     of_optimizer = [value for each in optimizer.state.values() for value in each.values() if isinstance(value, Tensor)]
     return [*model.parameters(), *model.buffers(), *of_optimizer, *state.values()]
+
+
+def _settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
+    return [{key: group[key] for key in group if key not in ("params", "lr")} for group in optimizer.param_groups]
 
 
 def _on_device(rate: float | Tensor, device: torch.device) -> Tensor:

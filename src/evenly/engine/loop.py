@@ -1,4 +1,4 @@
-"""The loop: epochs over sampled examples, one optimizer, one objective; resumable at every epoch, exact to the bit.
+"""The loop: epochs over sampled examples, one optimizer, one objective; resumable at every epoch, on the CPU exactly.
 
 Everything random in an epoch is seeded by (seed, stage, epoch) and everything else is in the checkpoint, so a run that
 was killed and resumed ends in the same weights as one that was not.
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
 
 from evenly.data.augment import Augment
 from evenly.data.contract import Data
@@ -144,7 +145,9 @@ class Fit:
         fit = replace(self, **settings) if settings else self
         model = model.to(fit.device)
         if fit.device.type == "cuda":  # the order in which its convolutions are fastest
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for tensor in (*model.parameters(), *model.buffers()):
+                if tensor.ndim == 4:
+                    tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
         return _Loop(
             fit,
             model,
@@ -265,6 +268,9 @@ class _Loop:
             group["lr"] = rate * self.fit.schedule(self._progress())
         if self.before_epoch is not None:
             self.before_epoch(self.epoch, self.optimizer)
+        lr = float(self.optimizer.param_groups[0]["lr"])
+        if self.captured is not None and not self.captured.holds():
+            self.captured, self.how = None, "plain: the optimizer's settings changed in training"
 
         self.model.train()
         seen = self._steps()
@@ -275,7 +281,7 @@ class _Loop:
         row = {
             "stage": self.stage,
             "epoch": self.epoch,
-            "lr": float(self.optimizer.param_groups[0]["lr"]),
+            "lr": lr,
             "examples": seen,
             "cost": self.step.cost,
             "train_loss": train_loss,
@@ -366,6 +372,7 @@ class _Loop:
             "evaluation_cost": self.evaluation_cost, "model": self.model.state_dict(), "optimizer": optimizer,
             "state": self.step.state, "best": self.best,
         }  # fmt: skip
+        saved = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), saved)  # what follows leaves the GPU alone
         with aside():
             self.fit.folder.save(self.stage, saved)
         took = time.monotonic() - started
@@ -394,10 +401,9 @@ class _Loop:
         self.step.cost, self.evaluation_cost = saved["cost"], saved["evaluation_cost"]
         self.seconds = saved["seconds"]
         self.model.load_state_dict(saved["model"])
-        ways = [{key: group[key] for key in WAYS if key in group} for group in self.optimizer.param_groups]
+        for group, mine in zip(saved["optimizer"]["param_groups"], self.optimizer.param_groups, strict=True):
+            group.update({key: mine[key] for key in WAYS if key in mine})
         self.optimizer.load_state_dict(saved["optimizer"])
-        for group, way in zip(self.optimizer.param_groups, ways, strict=True):
-            group.update(way)
         self.step.state.update({key: value.to(self.fit.device) for key, value in saved["state"].items()})
 
 

@@ -15,7 +15,7 @@ Precision = Literal["auto", "bf16", "float32"]
 PRECISIONS = {
     "auto": "bf16 for images on a GPU that has it, float32 elsewhere",
     "bf16": "products and convolutions in bfloat16, everything else and the weights in float32",
-    "float32": "everything in float32",
+    "float32": "everything in float32, as torch has it: on a GPU its default rounds what convolutions read to TF32",
 }
 
 

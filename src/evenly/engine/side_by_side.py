@@ -3,7 +3,8 @@
 A run of a small network leaves parts of a GPU idle. Kernels of several streams fill them, and starting kernels takes so
 little of the host that one thread at a time is enough: a run goes on until it calls `pause`, then the next one goes on.
 So nothing in Python runs at once. The random states of Python, numpy and torch are exchanged with the turns: every run
-draws what it would draw alone.
+draws what it would draw alone. A run that draws on the GPU (dropout) waits for its own work before it gives way, since
+recorded steps read the state from memory that all runs share.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def pause() -> None:
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Let the other runs go on during a block that touches neither the GPU's work nor random states, e.g. a write."""
+    """Let the other runs go on during a block that touches neither the GPU nor random states, e.g. a write."""
     turns: _Turns | None = getattr(_here, "turns", None)
     if turns is None:
         yield
@@ -81,6 +82,7 @@ class _Turns:
         return [self.done[number] for number in range(len(self.runs))]
 
     def pause(self) -> None:
+        self._wait_if_drawing()
         state = _random_state()
         with self.turn:
             self.ring.append(self.ring.pop(0))
@@ -89,6 +91,7 @@ class _Turns:
     @contextmanager
     def left(self) -> Iterator[None]:
         """Leave the ring for a while, and come back at its end."""
+        self._wait_if_drawing()
         state = _random_state()
         with self.turn:
             self.ring.pop(0)
@@ -101,6 +104,13 @@ class _Turns:
                 self.ring.append(_here.number)
                 self.away -= 1
                 self._come_back(state)
+
+    def _wait_if_drawing(self) -> None:
+        """Every epoch begins with a new seed, at which the GPU's generator stands at 0 until something is drawn."""
+        if self.device.type == "cuda":
+            index = torch.cuda.current_device() if self.device.index is None else self.device.index
+            if torch.cuda.default_generators[index].get_offset():
+                torch.cuda.current_stream(self.device).synchronize()
 
     def _come_back(self, state: Any) -> None:
         self.turn.notify_all()

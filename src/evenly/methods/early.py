@@ -6,6 +6,7 @@ Which examples a strategy then singles out is its own; most repeat them and trai
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -58,6 +59,20 @@ class Early:
         """The early network's penultimate activations on the training set (N, D)."""
         self.cost += FORWARD * len(self.data.train)
         return self.run.features(self.data.train)
+
+    def choose(self, fit: Fit, how: Callable[[], Tensor]) -> Tensor:
+        """The indices that `how` singles out, kept with the run and read back where it goes on.
+
+        On other hardware the same network rounds otherwise, and would choose others in the middle of a run.
+        """
+        kept = None if fit.folder is None else fit.folder.load("chosen")
+        if kept is not None:
+            self.cost = kept["cost"]
+            return torch.as_tensor(kept["indices"])
+        chosen = how()
+        if fit.folder is not None and not fit.reading:
+            fit.folder.save("chosen", {"indices": chosen, "cost": self.cost})
+        return chosen
 
     def selection(self, chosen: Tensor, times: int, why: str, **details: Any) -> Selection:
         """The examples chosen (M,), each shown so many times per epoch, with the curve that set the epoch.

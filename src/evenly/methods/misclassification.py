@@ -22,7 +22,7 @@ def misclassification(
 ) -> Run:
     """Repeat the examples that an early network gets wrong, retrain."""
     early = train_early(model, data, fit, separating_epoch, factor)
-    wrong = misclassified(early.outputs(), data.train.labels)
+    wrong = early.choose(fit, lambda: misclassified(early.outputs(), data.train.labels))
     return retrain_repeating(model, fit, early, wrong, factor, "misclassified early in training")
 
 

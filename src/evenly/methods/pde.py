@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from evenly.data import Data, ProgressiveExpansion
 from evenly.engine import Fit, Run, Selection
@@ -57,11 +57,15 @@ def pde(
         return fit.schedule(progress) * (decay if progress >= warmup_epochs / fit.epochs else 1.0)
 
     def before_epoch(epoch: int, optimizer: Optimizer) -> None:
-        if reset_momentum and epoch == warmup_epochs:
-            for state in optimizer.state.values():  # in place, where a recorded step looks for it
-                for value in state.values():
-                    if isinstance(value, torch.Tensor):
-                        value.zero_()
+        if not reset_momentum or epoch != warmup_epochs:
+            return
+        if type(getattr(optimizer, "base", optimizer)) not in (SGD, Adam, AdamW):
+            optimizer.state.clear()
+            return
+        for state in optimizer.state.values():  # these begin at zeros, and a recorded step looks for them in place
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    value.zero_()
 
     run = fit(model(), data, sampler=sampler, schedule=schedule, before_epoch=before_epoch)
     entered = sampler.entry_epochs(fit.epochs)

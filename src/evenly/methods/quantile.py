@@ -32,7 +32,7 @@ def quantile(
     if not 0 < above < 1:
         raise EvenlyError(f"above {above} is no quantile that parts the examples; give a number between 0 and 1")
     early = train_early(model, data, fit, separating_epoch, factor)
-    costly = above_quantile(losses(early.outputs().double(), data.train.labels.cpu()), above)
+    costly = early.choose(fit, lambda: above_quantile(losses(early.outputs().double(), data.train.labels.cpu()), above))
     name = "median" if above == 0.5 else f"{above:g} quantile"
     return retrain_repeating(model, fit, early, costly, factor, f"early loss above the {name}")
 

@@ -28,7 +28,7 @@ def upweight(model: Factory, data: Data, fit: Fit, *, separating_epoch: int | No
         raise EvenlyError(f"factor {factor} would weigh the hard examples down; give a number from 1 (2 doubles them)")
     splittable(data.train.labels)
     early = train_early(model, data, fit, separating_epoch)
-    hard = costlier_clusters(early, "probabilities", fit.seed)
+    hard = early.choose(fit, lambda: costlier_clusters(early, "probabilities", fit.seed))
     weights = torch.ones(len(data.train))
     weights[hard] = factor
     run = fit(model(), data, weights=weights, spent=early.cost)

@@ -53,7 +53,7 @@ def useful(
     if on == "features":
         linear_layers(model())
     early = train_early(model, data, fit, separating_epoch, factor)
-    hard = costlier_clusters(early, on, fit.seed)
+    hard = early.choose(fit, lambda: costlier_clusters(early, on, fit.seed))
     return retrain_repeating(
         model, fit, early, hard, factor, f"the costlier of two clusters of early {on} in each class"
     )

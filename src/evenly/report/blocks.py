@@ -49,12 +49,13 @@ class Whisker:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number with its spread, or a whisker; `outcome` colours a difference."""
+    """A number with its spread, or a whisker; `outcome` colours a difference, `value` is what a table is sorted by."""
 
     text: str = ""
     spread: str = ""
     outcome: str = ""
     whisker: Whisker | None = None
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Row:
 class Table:
     """Columns beyond the first hold numbers; a name may carry its unit after a comma.
 
-    A column without a name holds whiskers; `zero` is where 0 is in it, in percent of its width.
+    A column without a name holds whiskers; `zero` is where 0 is in it, in percent of its width. Where it is sortable, a
+    column's name is a button that sorts by it.
     """
 
     columns: Sequence[str]
@@ -80,6 +82,7 @@ class Table:
     caption: str
     title: str = "Results"
     zero: float | None = None
+    sortable: bool = False
     kind: str = "table"
 
 

@@ -1,7 +1,10 @@
-"""Self-contained HTML pages: no network, no scripts, light and dark. Names from the data are escaped, everywhere."""
+"""Self-contained HTML pages: no network, light and dark, no script but the one that sorts tables, where there are any
+to sort; the page's policy admits that one by its digest. Names from the data are escaped, everywhere."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -65,7 +68,11 @@ def comparison_content(
 
 def render(page: Page) -> str:
     """The page as HTML."""
-    return _template().render(page=page, style=Markup(_part("page.css"))).strip() + "\n"
+    sorts = any(getattr(block, "sortable", False) for section in page.sections for block in section.blocks)
+    script = _part("sort.js") if sorts else ""
+    digest = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+    drawn = _template().render(page=page, style=Markup(_part("page.css")), script=Markup(script), script_digest=digest)
+    return drawn.strip() + "\n"
 
 
 def write_page(path: Path, page: Page) -> None:

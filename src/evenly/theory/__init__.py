@@ -1,11 +1,12 @@
-"""Theorems as functions: coherence and linear stability of minima, constructed networks, growth of features."""
+"""Theorems as functions: coherence and linear stability of minima, constructed networks, growth of features, the
+spiral toy and the gradient norms by which SAM balances features."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-__all__ = ["coherence", "cubic", "growth", "parity", "stability"]
+__all__ = ["coherence", "cubic", "gradient_norms", "growth", "parity", "spiral", "stability"]
 
 
 def __getattr__(name: str) -> Any:

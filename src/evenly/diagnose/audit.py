@@ -1,0 +1,376 @@
+"""What a model has learned, in one look: accuracy by group, probes, importance weights, curvature, forgetting, and the
+examples it finds hardest and easiest.
+
+>>> audit = evenly.audit(model, data)
+>>> audit.verdict()                                        # in words, computed from the numbers
+>>> audit.report("audit.html")
+>>> audit.report("both.html", against=evenly.audit(other, data))
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenly.data.contract import Data, Split
+from evenly.diagnose.hessian_spectrum import HessianSpectrum, hessian_spectrum
+from evenly.diagnose.importance import from_logits, gini, importance_weights
+from evenly.diagnose.passes import batches, logits_of
+from evenly.diagnose.probes import Probe, probes, wilson
+from evenly.diagnose.representations import representations
+from evenly.diagnose.samples import in_eval_mode
+from evenly.engine.losses import losses, predictions, single
+from evenly.errors import EvenlyError
+from evenly.randomness import derive, generator
+
+SHOWN = 12
+"""Examples shown of the hardest, and of the easiest."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Right on a share of `n` examples, with its 95% Wilson interval."""
+
+    name: str
+    right: int
+    n: int
+    loss: float
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.n
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.right, self.n)
+
+
+@dataclass
+class Audit:
+    """What was found. Indices are into the split looked at.
+
+    Args:
+        split: which one, by name, and how often the model is right on it.
+        by: what the groups are: "group", "label and ATTRIBUTE", or "cluster" where the data knows of none.
+        labels, predicted, losses: (N,) of every example.
+        probes: the probing error of the label and of every attribute, where there are attributes.
+        importance, phantom: (M,) importance weights of training examples, at the weights and at SAM's phantom ones.
+        spectrum: of the Hessian of the training loss.
+        forgetting: (M,) how often each training example was forgotten, where that was recorded.
+        missing: what could not be looked at, and why.
+    """
+
+    name: str
+    split: Split
+    data: Data
+    overall: Share
+    by: str
+    groups: list[Share]
+    labels: Tensor
+    predicted: Tensor
+    losses: Tensor
+    rho: float
+    importance: Tensor
+    phantom: Tensor
+    probes: dict[str, Probe] = field(default_factory=dict)
+    spectrum: HessianSpectrum | None = None
+    forgetting: Tensor | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+    looked_at: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    heat: Tensor | None = None
+
+    @property
+    def worst(self) -> Share:
+        """The group it is right on least often."""
+        return min(self.groups, key=lambda group: (group.accuracy, group.name))
+
+    @property
+    def hardest(self) -> Tensor:
+        """Indices of the examples with the largest losses."""
+        return self.losses.argsort(descending=True, stable=True)[:SHOWN]
+
+    @property
+    def easiest(self) -> Tensor:
+        """Indices of the examples with the smallest losses."""
+        return self.losses.argsort(stable=True)[:SHOWN]
+
+    def verdict(self) -> list[str]:
+        """What the numbers say, in words."""
+        low, high = self.overall.interval
+        said = [
+            f"{self.name} is right on {self.overall.accuracy:.1%} of {self.overall.n:,} {self.split.name} examples "
+            f"(95% interval {low:.1%} to {high:.1%})."
+        ]
+        if len(self.groups) > 1:
+            said.append(self._of_groups())
+        said += self._of_probes()
+        half, share = _half(self.importance), gini(self.importance)
+        said.append(
+            f"Half of the weight of the training gradient comes from {half:.1%} of the examples looked at (Gini "
+            f"{share:.2f}; {gini(self.phantom):.2f} where SAM with rho {self.rho:g} would take its gradient)."
+        )
+        if self.spectrum is not None and len(self.spectrum.eigenvalues) > 1:
+            values = self.spectrum.eigenvalues
+            ratio = f", {float(values[0] / values[-1]):.1f} times the {len(values)}th" if values[-1] > 0 else ""
+            said.append(f"The training loss bends most by {float(values[0]):.3g}{ratio}.")
+        if self.forgetting is not None:
+            never = int(torch.isinf(self.forgetting).sum())
+            often = int((self.forgetting[torch.isfinite(self.forgetting)] > 0).sum())
+            said.append(
+                f"Of {len(self.forgetting):,} training examples {often:,} were forgotten at least once and {never:,} "
+                "were never right."
+            )
+        return said
+
+    def _of_groups(self) -> str:
+        worst, (low, high) = self.worst, self.worst.interval
+        gap = 100 * (self.overall.accuracy - worst.accuracy)
+        what = {"group": "group", "cluster": "cluster"}.get(self.by, self.by)
+        found = f"{worst.name}: {worst.accuracy:.1%} of {worst.n:,} (95% interval {low:.1%} to {high:.1%})"
+        # the worst of many groups is low by chance as well: hold its interval to the number of groups
+        bounded = wilson(worst.right, worst.n, level=1 - 0.05 / len(self.groups))[1]
+        if bounded < self.overall.accuracy:
+            reading = "it leans on something that these examples lack"
+            return f"It fails by {what} on {found}, {gap:.1f} points below its average: {reading}."
+        return f"No {what} is clearly below the average; the lowest is {found}."
+
+    def _of_probes(self) -> list[str]:
+        told = [found for name, found in self.probes.items() if name != "label"]
+        if not told:
+            return []
+        best, label = min(told, key=lambda found: found.error), self.probes.get("label")
+        said = (
+            f"Its features tell {best.attribute} with an error of {best.error:.1%} (95% interval {best.low:.1%} to "
+            f"{best.high:.1%}; guessing {best.chance:.1%})"
+        )
+        if label is not None:
+            clearly = best.high < label.low
+            said += f", the label with {label.error:.1%} on a set where {best.attribute} does not give it away"
+            said += ": the attribute is the easier one to read." if clearly else "."
+        else:
+            said += "."
+        return [said]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the examples' own arrays, as JSON takes it."""
+        return {
+            "name": self.name, "data": self.data.name, "split": self.split.name, "verdict": self.verdict(),
+            "overall": _share(self.overall), "by": self.by, "groups": [_share(group) for group in self.groups],
+            "probes": {
+                name: {"error": p.error, "low": p.low, "high": p.high, "n": p.n, "chance": p.chance}
+                for name, p in self.probes.items()
+            },
+            "importance": {"gini": gini(self.importance), "gini_phantom": gini(self.phantom), "rho": self.rho,
+                           "half_of_the_weight": _half(self.importance)},
+            "spectrum": None if self.spectrum is None else {
+                "eigenvalues": self.spectrum.eigenvalues.tolist(), "residuals": self.spectrum.residuals.tolist(),
+                "converged": [bool(c) for c in self.spectrum.converged],
+            },
+            "forgetting": None if self.forgetting is None else _histogram(self.forgetting),
+            "hardest": [self._example(int(i)) for i in self.hardest],
+            "easiest": [self._example(int(i)) for i in self.easiest],
+            "missing": self.missing, "looked_at": self.looked_at, "seconds": round(self.seconds, 2),
+        }  # fmt: skip
+
+    def _example(self, i: int) -> dict[str, Any]:
+        return {
+            "index": i, "label": int(self.labels[i]), "predicted": int(self.predicted[i]), "loss": float(self.losses[i])
+        }  # fmt: skip
+
+    def report(self, path: str | Path, against: Audit | None = None) -> None:
+        """Write the page, of this audit alone or beside another one."""
+        from evenly.report.audit_pages import audit_page
+
+        audit_page([self] if against is None else [self, against], Path(path))
+
+
+def audit(
+    model: nn.Module,
+    data: Data,
+    *,
+    name: str | None = None,
+    split: str | None = None,
+    rho: float = 0.05,
+    top: int = 5,
+    samples: int = 1000,
+    forgetting: Any = None,
+    seed: int = 0,
+    progress: Callable[[float, str], None] = lambda share, note: None,
+) -> Audit:
+    """Look at a model from all sides.
+
+    Args:
+        model: gives logits (N, K), (N, 1) or (N,). Looked at in eval mode on the device it is on, and left as it was.
+        data: with attributes and groups where there are any; clusters stand in for them where there are none.
+        name: how to call the model.
+        split: which split to judge it on: "test", "validation" or "train"; the first of these that is there.
+        rho: SAM's radius, for the phantom importance weights.
+        top: eigenvalues of the Hessian; 0 leaves curvature out, which takes the longest.
+        samples: training examples that curvature, importance weights and clusters are taken over at most.
+        forgetting: (M,) scores of the training examples, from :class:`evenly.ForgettingTracker` or a history.
+    """
+    started = time.perf_counter()
+    if not isinstance(data, Data):
+        raise EvenlyError(f"data is a {type(data).__name__}; give an evenly.Data, e.g. evenly.Data(train=(x, y))")
+    if split is not None and split not in data.splits:
+        raise EvenlyError(f"there is no {split} split; the data has {', '.join(data.splits)}")
+    judged = data.splits[split or next(part for part in ("test", "validation", "train") if part in data.splits)]
+    name = type(model).__name__ if name is None else name
+    missing: dict[str, str] = {}
+
+    progress(0.0, "outputs")
+    logits = _logits(model, judged)
+    labels = judged.labels.cpu()
+    each, predicted = losses(logits, labels), predictions(logits)
+    right = predicted == labels
+    overall = Share("all", int(right.sum()), len(labels), float(each.mean()))
+
+    progress(0.15, "groups")
+    by, members = _groups(model, judged, data, seed)
+    groups = [
+        Share(key, int(right[index].sum()), len(index), float(each[index].mean()))
+        for key, index in members.items()
+        if len(index)
+    ]
+    progress(0.3, "probes")
+    found: dict[str, Probe] = {}
+    if judged.attributes:
+        for attribute in ("label", *judged.attributes):
+            try:
+                found[attribute] = probes(model, data, [attribute], seed=seed)[attribute]
+            except EvenlyError as error:
+                missing[f"probe of {attribute}"] = str(error)
+    else:
+        missing["probes"] = "the data has no attributes"
+
+    progress(0.5, "importance weights")
+    part = _part(data.train, samples, seed)
+    real, phantom = importance_weights(model, part), importance_weights(model, part, rho=rho)
+    spectrum = None
+    if top:
+        progress(0.6, "curvature")
+        loss = "logistic" if single(logits) else "cross-entropy"
+        spectrum = hessian_spectrum(model, loss, part, top=top, seed=seed)
+    else:
+        missing["curvature"] = "it was left out"
+    scores = None
+    if forgetting is not None:
+        scores = torch.as_tensor(forgetting).double().cpu()
+        if scores.shape != (len(data.train),):
+            raise EvenlyError(
+                f"forgetting has shape {tuple(scores.shape)} for {len(data.train)} training examples; give one for each"
+            )
+    else:
+        missing["forgetting"] = "it was not recorded in training; use evenly.ForgettingTracker"
+    done = Audit(
+        name, judged, data, overall, by, groups, labels, predicted, each.double(), rho, real, phantom, found, spectrum,
+        scores, missing, {"training examples": len(part)},
+    )  # fmt: skip
+    progress(0.9, "heat maps")
+    done.heat = _heat(model, judged, done)
+    done.seconds = time.perf_counter() - started
+    progress(1.0, "done")
+    return done
+
+
+def _logits(model: nn.Module, split: Split) -> Tensor:
+    with in_eval_mode(model), torch.no_grad():
+        return torch.cat([logits_of(model, x, y).double().cpu() for x, y, _ in batches(model, split)])
+
+
+def _groups(model: nn.Module, split: Split, data: Data, seed: int) -> tuple[str, dict[str, Tensor]]:
+    """What the groups are and their members, by name: the data's, label by attribute, or clusters of each class."""
+    class_names = (
+        [str(c) for c in data.class_names] if data.class_names else [f"class {k}" for k in range(data.classes)]
+    )
+    if split.groups is not None:
+        groups = split.groups.cpu()
+        member = groups.T if groups.ndim == 2 else groups == torch.arange(data.group_count)[:, None]
+        names = data.group_names or [f"group {g}" for g in range(len(member))]
+        return "group", {str(name): row.nonzero().flatten() for name, row in zip(names, member, strict=False)}
+    if split.attributes:
+        attribute, column = next(iter(split.attributes.items()))
+        called = getattr(data, "attribute_names", {}).get(attribute)
+        return f"label and {attribute}", {
+            f"{class_names[k]}, {called[v] if called else f'{attribute} {v}'}": (
+                (split.labels.cpu() == k) & (column.cpu() == v)
+            ).nonzero().flatten()
+            for k in range(data.classes)
+            for v in column.unique().tolist()
+        }  # fmt: skip
+    return "cluster", _clusters(model, split, class_names, seed)
+
+
+def _clusters(model: nn.Module, split: Split, class_names: list[str], seed: int) -> dict[str, Tensor]:
+    """Two clusters of each class by the model's features, which know nothing of what it gets right."""
+    from sklearn.cluster import KMeans
+
+    features = representations(model, split).numpy()
+    found = {}
+    for k, name in enumerate(class_names):
+        members = np.flatnonzero(split.labels.cpu().numpy() == k)
+        if len(members) < 4 or bool((features[members] == features[members][0]).all()):
+            found[name] = torch.from_numpy(members)
+            continue
+        side = KMeans(2, n_init=4, random_state=derive(seed, "audit", k) % 2**32).fit_predict(features[members])
+        if (side == 0).sum() < (side == 1).sum():
+            side = 1 - side
+        found[f"{name}, larger cluster"] = torch.from_numpy(members[side == 0])
+        found[f"{name}, smaller cluster"] = torch.from_numpy(members[side == 1])
+    return found
+
+
+def _part(split: Split, most: int, seed: int) -> Split:
+    """A random part of a split, or all of it."""
+    if len(split) <= most:
+        return split
+    index = torch.randperm(len(split), generator=generator(seed, "audit", "part"))[:most].sort().values
+    if isinstance(split.inputs, Tensor):
+        return Split(split.inputs[index], split.labels[index], name=split.name)
+    return Split(torch.utils.data.Subset(split.inputs, index.tolist()), split.labels[index], name=split.name)
+
+
+def _heat(model: nn.Module, split: Split, found: Audit) -> Tensor | None:
+    """Where the model looks in the hardest and the easiest images, (2 SHOWN, H, W); None where there are none."""
+    from evenly.diagnose.saliency import grad_cam
+
+    if len(split.example_shape) != 3:
+        found.missing["heat maps"] = "the inputs are no images"
+        return None
+    chosen = torch.cat([found.hardest, found.easiest])
+    images = torch.cat([x.cpu() for x, _, _ in batches(model, split, chosen)])
+    try:
+        return grad_cam(model, images)
+    except EvenlyError as error:
+        found.missing["heat maps"] = str(error)
+        return None
+
+
+def _half(weights: Tensor) -> float:
+    """The smallest share of examples that has half of the weight."""
+    ordered = weights.sort(descending=True).values.cumsum(0)
+    if not float(ordered[-1]):
+        return math.nan
+    return (int((ordered < ordered[-1] / 2).sum()) + 1) / len(weights)
+
+
+def _histogram(scores: Tensor) -> dict[str, int]:
+    counts = {str(k): int((scores == k).sum()) for k in range(int(scores[torch.isfinite(scores)].max()) + 1)}
+    return counts | {"never right": int(torch.isinf(scores).sum())}
+
+
+def _share(share: Share) -> dict[str, Any]:
+    low, high = share.interval
+    return {"name": share.name, "n": share.n, "accuracy": share.accuracy, "low": low, "high": high, "loss": share.loss}
+
+
+__all__ = ["Audit", "Share", "audit", "from_logits"]

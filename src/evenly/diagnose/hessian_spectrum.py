@@ -1,0 +1,438 @@
+"""The spectrum of a loss' Hessian at a network's weights: top eigenvalues with their residuals, and the density.
+
+    H = d^2/dw^2 (1/n) sum_i loss(f(x_i), y_i)
+
+Nguyen et al. (2024, section 5.5 and App. C.2) read the flatness of a minimum from lambda_max and the spread of its
+curvature from lambda_max / lambda_5, both over 1,000 training images of CIFAR-10, 100 of each class.
+
+>>> found = hessian_spectrum(model, "cross-entropy", (x, y), top=5)
+>>> found.eigenvalues[0], found.ratio(5), found.converged.all()
+>>> plt.plot(*found.density.curve())
+
+H is never formed. It is seen through products with vectors, each the derivative of the gradient along a vector, summed
+over batches; as many batches as memory holds keep the graph of their gradient, so that a product of theirs is one
+backward pass. The vectors are those of Lanczos' method (`evenly.diagnose.lanczos`), which stops as soon as the
+residuals of the eigenpairs asked for are small, and whose quadrature gives the density from the same products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.data import DataLoader
+
+from evenly.data.contract import Data, Split
+from evenly.diagnose.gauss_newton import Loss, curvature_of
+from evenly.diagnose.lanczos import extremes
+from evenly.diagnose.losses import _summed
+from evenly.diagnose.samples import in_eval_mode, samples_of
+from evenly.errors import EvenlyError, unknown
+from evenly.randomness import derive, generator, isolated
+
+BATCH = 128
+"""Samples in a batch, where the data is no loader that has its own."""
+MEMORY = 2 * 2**30
+"""Bytes of graphs kept between products on the CPU; a GPU gives half of what it has free."""
+
+
+@dataclass(frozen=True, eq=False)
+class Density:
+    """The eigenvalues' density, as a measure on M nodes: float64 `nodes` (M,) and `weights` (M,) that sum to 1."""
+
+    nodes: Tensor
+    weights: Tensor
+
+    def curve(self, points: int = 1024, width: float | None = None) -> tuple[Tensor, Tensor]:
+        """A grid (points,) and the density's values on it, each node a Gaussian; its integral is 1.
+
+        Args:
+            width: standard deviation of the Gaussians; None: a hundredth of the range of the nodes.
+        """
+        if width is not None and not width > 0:
+            raise EvenlyError(f"width {width} is no standard deviation; give a number above 0")
+        low, high = float(self.nodes.min()), float(self.nodes.max())
+        width = width or 0.01 * (high - low) or 0.01 * abs(high) or 0.01
+        grid = torch.linspace(low - 6 * width, high + 6 * width, points, dtype=torch.float64)
+        apart = (grid[:, None] - self.nodes) / width
+        values = (torch.exp(-0.5 * apart.square()) @ self.weights) / (width * (2 * torch.pi) ** 0.5)
+        return grid, values
+
+    @property
+    def grid(self) -> Tensor:
+        """Where `values` are taken, (1024,)."""
+        return self.curve()[0]
+
+    @property
+    def values(self) -> Tensor:
+        """The density on `grid`, (1024,)."""
+        return self.curve()[1]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HessianSpectrum:
+    """What is known of the spectrum of H.
+
+    Attributes:
+        eigenvalues: (top,) float64, descending; by magnitude where that was asked for.
+        residuals: (top,) ||Hv - lambda v|| of unit vectors v: there is an eigenvalue of H this near or nearer.
+        converged: (top,) bool, whether the residual is within the tolerance.
+        density: of all eigenvalues, see :class:`Density`.
+        products: how many Hessian-vector products it took, each over all samples.
+        runs: how many runs of Lanczos' method they belong to.
+        samples: n, of the mean loss.
+        shapes: the parameters that H is taken over, by name.
+        vectors: (top, p) unit eigenvectors over these parameters, flattened in this order; None unless asked for.
+    """
+
+    eigenvalues: Tensor
+    residuals: Tensor
+    converged: Tensor
+    density: Density
+    products: int
+    runs: int
+    samples: int
+    shapes: dict[str, torch.Size]
+    vectors: Tensor | None = None
+
+    def ratio(self, k: int) -> float:
+        """lambda_max / lambda_k, k counted from 1."""
+        if not 1 <= k <= len(self.eigenvalues):
+            count = len(self.eigenvalues)
+            raise EvenlyError(
+                f"eigenvalue {k} is not among the {count} found; give 1 to {count}, or ask for a larger top"
+            )
+        return float(self.eigenvalues[0] / self.eigenvalues[k - 1])
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{float(value):.4g}" for value in self.eigenvalues)
+        return (
+            f"HessianSpectrum({shown}; {int(self.converged.sum())} of {len(self.converged)} converged, "
+            f"{self.products} products, {self.samples} samples)"
+        )
+
+
+By = Literal["class", "group"]
+
+
+@overload
+def hessian_spectrum(
+    model: nn.Module, loss: str | Loss, data: Any, top: int = 5, *, by: None = None, **options: Any
+) -> HessianSpectrum: ...
+
+
+@overload
+def hessian_spectrum(
+    model: nn.Module, loss: str | Loss, data: Any, top: int = 5, *, by: By | Sequence[int] | Tensor, **options: Any
+) -> dict[int, HessianSpectrum]: ...
+
+
+def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the options
+    model: nn.Module,
+    loss: str | Loss,
+    data: Any,
+    top: int = 5,
+    *,
+    by: By | Sequence[int] | Tensor | None = None,
+    parameters: str | Sequence[str] | Sequence[Tensor] | None = None,
+    which: Literal["largest", "magnitude"] = "largest",
+    mode: Literal["eval", "train"] = "eval",
+    tolerance: float = 1e-3,
+    runs: int = 1,
+    least_steps: int = 1,
+    most_steps: int = 200,
+    vectors: bool = False,
+    batch_size: int | None = None,
+    memory: int | None = None,
+    seed: int = 0,
+) -> HessianSpectrum | dict[int, HessianSpectrum]:
+    """The top eigenvalues of the mean loss' Hessian and the density of all, at the model's weights.
+
+    The model is left as found: modes, gradients, buffers; so is the global random state. In float32 a tolerance under
+    1e-5 is beyond what rounding allows: ask a model in float64.
+
+    Args:
+        model: any module that maps a batch to a tensor, differentiable twice.
+        loss: 'squared', 'mse', 'cross-entropy', 'logistic' as in :func:`evenly.coherence`, or a function of (outputs,
+            targets) that gives the batch's mean loss, or one loss for each sample. A module whose ``reduction`` is
+            "sum" is taken as a sum.
+        data: ``(x, y)``, an evenly Data (its training split) or Split, a DataLoader or a Dataset of ``(x, y)``; read
+            once, so that every product is over the same samples.
+        top: how many eigenvalues.
+        by: one spectrum for each class ("class": the targets), each group ("group": those of a Split or Data) or each
+            value of an array (N,); the result is then a dict by that number.
+        parameters: those to differentiate by: names of parameters or of modules ("fc", "layer4.1"), or the parameters
+            themselves; by default all that are trainable.
+        which: "largest", the paper's lambda_max: by value, so that a large negative curvature does not count; or
+            "magnitude", by absolute value.
+        mode: "eval", or "train" for the loss of training: batches of `batch_size` in the data's order, each normalised
+            by its own statistics, with dropout masks that the seed fixes.
+        tolerance: an eigenpair has converged at ||Hv - lambda v|| <= tolerance lambda_max. Eigenvalues nearer to each
+            other than this may count as one.
+        runs: of Lanczos' method, each from a random vector of its own. One run shows an eigenvalue that occurs several
+            times (twin units, an output layer of zeros) only once. From 2 on, runs go on until one finds nothing that
+            belongs among the top, and the density is their mean.
+        least_steps, most_steps: products of a run. More than the top need make the density finer. What has not
+            converged after `most_steps` is returned and marked.
+        vectors: keep the eigenvectors.
+        batch_size: samples at a time; by default the DataLoader's, or 128.
+        memory: bytes of graphs to keep between products; 0 keeps none. By default 2 GiB, or half of what is free on
+            the GPU that the model is on. The run's vectors come on top: a copy of the parameters for each step.
+        seed: of the starts and the masks.
+    """
+    if not isinstance(top, int) or top < 1:
+        raise EvenlyError(f"top {top!r} is no number of eigenvalues; give at least 1")
+    if which not in ("largest", "magnitude"):
+        raise unknown("order of eigenvalues", str(which), ("largest", "magnitude"))
+    if mode not in ("eval", "train"):
+        raise unknown("mode", str(mode), ("eval", "train"))
+    if not 0 < tolerance < 1:
+        raise EvenlyError(
+            f"tolerance {tolerance} is no share of lambda_max; give a number between 0 and 1, such as 1e-3"
+        )
+    for name, count in (("runs", runs), ("least_steps", least_steps), ("most_steps", most_steps)):
+        if count < 1:
+            raise EvenlyError(f"{name} {count} is too few; give at least 1")
+    if batch_size is not None and batch_size < 1:
+        raise EvenlyError(f"batch_size {batch_size} is no number of samples; give at least 1")
+    shapes = _chosen(model, parameters)
+    size = sum(shape.numel() for shape in shapes.values())
+    if top > size:
+        raise EvenlyError(f"top {top} exceeds the {size} parameters, and so the eigenvalues there are; ask for fewer")
+    if batch_size is None:
+        batch_size = (data.batch_size if isinstance(data, DataLoader) else None) or BATCH
+    x, y = samples_of(data)
+
+    def of(index: Tensor | None) -> HessianSpectrum:
+        given = (x, y) if index is None else (x[index], y[index])
+        with in_eval_mode(model), torch.enable_grad():
+            model.train(mode == "train")
+            hessian = MeanHessian(model, list(shapes), loss, *given, batch_size=batch_size, memory=memory, seed=seed)
+            found = extremes(
+                hessian.times, lambda number: hessian.random(derive(seed, "start", number)), top, tolerance=tolerance,
+                magnitude=which == "magnitude", runs=runs, least=least_steps, most=most_steps,
+            )  # fmt: skip
+        return HessianSpectrum(
+            torch.from_numpy(found.values), torch.from_numpy(found.residuals), torch.from_numpy(found.converged),
+            Density(torch.from_numpy(found.nodes), torch.from_numpy(found.weights)), found.products, found.runs,
+            len(given[0]), shapes, found.vectors if vectors else None,
+        )  # fmt: skip
+
+    if by is None:
+        return of(None)
+    return {number: of(index.to(x.device)) for number, index in _subsets(by, data, y).items()}
+
+
+class MeanHessian:
+    """H of the mean loss over samples x (n, ...), y (n, ...), by its products with vectors over the named parameters.
+
+    What a batch draws at random is the same at every product, so that H is one matrix.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Sequence[str],
+        loss: str | Loss,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        memory: int | None,
+        seed: int,
+    ) -> None:
+        self.model, self.x, self.y, self.seed = model, x, y, seed
+        self.loss = _Summed(loss)
+        every = {name: w.detach() for name, w in model.named_parameters()}
+        self.weights = {name: every[name] for name in names}
+        self.others = {name: w for name, w in every.items() if name not in self.weights}
+        self.buffers = {name: b.detach() for name, b in model.named_buffers()}
+        first = next(iter(self.weights.values()))
+        self.device, self.dtype = first.device, first.dtype
+        exact = torch.float64 if self.dtype == torch.float64 else torch.float32
+        self.flat = torch.cat([w.reshape(-1).to(first.device, exact) for w in self.weights.values()]).requires_grad_()
+        self.batches = list(torch.arange(len(x)).split(batch_size))
+        self.kept: dict[int, Tensor] = {}
+        self.looked: set[int] = set()
+        self.room = _free(self.device) if memory is None else memory
+        self.room_of_sample = self._bytes() if self.room > 0 else 0
+
+    def random(self, seed: int) -> Tensor:
+        """A Gaussian vector (p,), the same on every device."""
+        draw = torch.randn(len(self.flat), generator=generator(seed), dtype=self.flat.dtype)
+        return draw.to(self.device)
+
+    def times(self, v: Tensor) -> Tensor:
+        """H v (p,) for v (p,)."""
+        total = torch.zeros_like(v)
+        for number, batch in enumerate(self.batches):
+            gradient = self.kept.get(number)
+            if gradient is None:
+                gradient = self._gradient(number, batch)
+                if (room := len(batch) * self.room_of_sample) <= self.room and self.room_of_sample:
+                    self.room -= room
+                    self.kept[number] = gradient
+            if not gradient.requires_grad:
+                continue
+            with self._spoken("torch cannot differentiate {} twice ({}); leave that layer out by parameters="):
+                total += torch.autograd.grad(gradient, self.flat, v, retain_graph=number in self.kept)[0]
+        return total
+
+    def _gradient(self, number: int, batch: Tensor) -> Tensor:
+        """The batch's share (p,) of the gradient, with its graph."""
+        inputs, y = self.x[batch.to(self.x.device)], self.y[batch.to(self.y.device)]
+        inputs = inputs.to(self.device, copy=True)  # a model may write into what it is given
+        if inputs.is_floating_point():
+            inputs = inputs.to(self.dtype)
+        parts = self.flat.split([w.numel() for w in self.weights.values()])
+        weights = {
+            name: part.reshape(w.shape).to(w) for (name, w), part in zip(self.weights.items(), parts, strict=True)
+        }
+        buffers = {name: b.clone() for name, b in self.buffers.items()}
+        with isolated(derive(self.seed, "batch", number)), sdpa_kernel(SDPBackend.MATH):
+            shape = tuple(inputs.shape[1:])
+            with self._spoken(f"{{}} cannot take samples of shape {shape} ({{}}); give data that fits it"):
+                outputs = functional_call(self.model, (weights | self.others, buffers), (inputs,))
+            if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != len(inputs):
+                given = tuple(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+                raise EvenlyError(
+                    f"the model gives {given} for {len(inputs)} samples; it must give a tensor with a row for each"
+                )
+            if not self.looked:
+                self.loss.check(outputs, self.y)
+            value = self.loss(outputs, y.to(outputs.device)) / len(self.x)
+        if number not in self.looked:
+            self.looked.add(number)
+            if not bool(torch.isfinite(value)):
+                raise EvenlyError(
+                    f"the loss of samples {int(batch[0])} to {int(batch[-1])} is {float(value.detach())}; look at "
+                    "their inputs and at the weights"
+                )
+        if not value.requires_grad:
+            return torch.zeros_like(self.flat, requires_grad=False)
+        return torch.autograd.grad(value, self.flat, create_graph=True, materialize_grads=True)[0]
+
+    def _bytes(self) -> int:
+        """Bytes that the graph of a sample's gradient holds beside the weights, by two samples or the only one."""
+        held: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        few = torch.arange(min(2, len(self.x)))
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            gradient = self._gradient(0, few)
+        self.looked.clear()
+        for own in (self.flat, *self.others.values()):
+            held.pop(own.untyped_storage().data_ptr(), None)
+        del gradient
+        return max(1, sum(held.values()) // len(few))
+
+    @contextmanager
+    def _spoken(self, message: str) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+            raise EvenlyError(message.format(type(self.model).__name__, reason)) from error
+
+
+class _Summed:
+    """A loss as the sum over a batch's samples."""
+
+    known: tuple[Any, ...] = (F.mse_loss, F.cross_entropy, F.binary_cross_entropy_with_logits)
+    known_modules = (nn.MSELoss, nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)
+
+    def __init__(self, loss: str | Loss) -> None:
+        self.loss: Any = loss
+        named = isinstance(loss, str) or type(loss) in self.known_modules or loss in self.known
+        self.curvature = curvature_of(loss) if named else None
+
+    def check(self, outputs: Tensor, y: Tensor) -> None:
+        """Refuse all samples' targets where they do not go with outputs of this shape."""
+        if self.curvature is not None:
+            self.curvature.check(outputs[0].numel(), y)
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        if self.curvature is not None:
+            return _summed(self.loss, outputs.reshape(len(outputs), -1), y)
+        y = y.to(outputs) if y.is_floating_point() else y
+        value: Any = self.loss(outputs, y.reshape(outputs.shape) if y.numel() == outputs.numel() else y)
+        if not isinstance(value, Tensor) or (value.ndim and len(value) != len(outputs)):
+            shape = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise EvenlyError(f"the loss is {shape}; it must be the batch's mean loss or one number for each sample")
+        mean = value.ndim == 0 and getattr(self.loss, "reduction", "mean") == "mean"
+        return value * len(outputs) if mean else value.sum()
+
+
+def _chosen(model: nn.Module, parameters: Any) -> dict[str, torch.Size]:
+    """The parameters to differentiate by: names and shapes, in the model's order."""
+    every = dict(model.named_parameters())
+    if parameters is None:
+        chosen = {name for name, w in every.items() if w.requires_grad}
+        if not chosen:
+            raise EvenlyError(
+                f"{type(model).__name__} has no trainable parameter; set requires_grad where the Hessian is wanted"
+            )
+    else:
+        chosen = set()
+        names = {id(w): name for name, w in every.items()}
+        modules = {name for name, _ in model.named_modules() if name}
+        for given in [parameters] if isinstance(parameters, str | Tensor) else list(parameters):
+            if isinstance(given, Tensor):
+                if id(given) not in names:
+                    raise EvenlyError(
+                        f"a tensor of shape {tuple(given.shape)} in parameters is none of {type(model).__name__}'s; "
+                        "take them from model.parameters()"
+                    )
+                chosen.add(names[id(given)])
+                continue
+            found = {name for name in every if name == given or name.startswith(f"{given}.")}
+            if not found:
+                raise unknown("parameter or module", str(given), {*every, *modules})
+            chosen |= found
+        if not chosen:
+            raise EvenlyError("parameters is empty; name at least one, or leave it out for all that are trainable")
+        if frozen := [name for name in every if name in chosen and not every[name].requires_grad]:
+            raise EvenlyError(f"parameter {frozen[0]} requires no gradient; set requires_grad, or leave it out")
+    return {name: w.shape for name, w in every.items() if name in chosen}
+
+
+def _subsets(by: Any, data: Any, y: Tensor) -> dict[int, Tensor]:
+    """The indices of the samples of each class, group or value, by its number."""
+    if isinstance(by, str) and by == "group":
+        split = data.train if isinstance(data, Data) else data
+        if not isinstance(split, Split) or split.groups is None:
+            raise EvenlyError("by='group' needs a Split or Data with groups; give these, or an array (N,) of numbers")
+        if split.groups.ndim == 2:
+            columns = enumerate(split.groups.unbind(1))
+            return {group: column.nonzero().flatten() for group, column in columns if bool(column.any())}
+        numbers = split.groups
+    elif isinstance(by, str) and by == "class":
+        if y.is_floating_point() or y.numel() != len(y):
+            raise EvenlyError(f"targets are {y.dtype} of shape {tuple(y.shape)}, no classes; give by= an array (N,)")
+        numbers = y.reshape(-1)
+    elif isinstance(by, str):
+        raise unknown("partition", by, ("class", "group"))
+    else:
+        numbers = torch.as_tensor(np.asarray(by) if isinstance(by, list | tuple) else by)
+        if numbers.shape != (len(y),) or numbers.is_floating_point():
+            raise EvenlyError(
+                f"by is {numbers.dtype} of shape {tuple(numbers.shape)} for {len(y)} samples; give an integer for each"
+            )
+    return {int(number): (numbers == number).nonzero().flatten() for number in numbers.unique()}
+
+
+def _free(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else MEMORY

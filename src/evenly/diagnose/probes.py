@@ -1,0 +1,379 @@
+"""Feature probes: how well each attribute can be read off what a network has learned (Springer, Nagarajan and
+Raghunathan 2024, section 3.1).
+
+    ProErr_a = E_bal [u . phi(x) tells a(x) wrong],   u = argmin of the logistic loss on a set balanced alike    (eq. 1)
+
+phi is the input of the last linear layer. In a balanced set there are as many examples of each configuration (label,
+attribute), so that an attribute which follows the label in training must be read from features of its own.
+
+>>> found = probe(model, data, "background")
+>>> found.error, (found.low, found.high), found.chance
+>>> probes(model, data, ["label", "background"])           # several in one pass over the network
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenly.data.contract import Data, Split
+from evenly.diagnose.passes import split_of
+from evenly.diagnose.representations import features_at
+from evenly.engine.losses import losses
+from evenly.errors import EvenlyError, unknown
+from evenly.randomness import derive, generator
+
+LEAST = 5
+"""Examples of each cell that a probe is fitted on, and as many to measure it: one for each fold at least."""
+MOST = 2000
+"""Examples that a probe is fitted on at most: "a small dataset" in the paper. All that are left measure it."""
+FOLDS = 5
+WORTH_THREADS = 1_000_000
+"""Fewer numbers than this are fitted on one thread: on many cores, handing work round takes longer than doing it."""
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+"""Inverse strengths C of the l2 penalty that cross-validation chooses from, for features of variance 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """What a linear probe reads of one attribute.
+
+    Attributes:
+        error: share of the held-out, balanced examples that it tells wrong.
+        low, high: 95% Wilson interval of the error.
+        n: how many examples were held out.
+        chance: the error of guessing, 1 - 1 / (number of values).
+        values: the attribute's values, in the order of the rows of `weights`.
+        C: the inverse strength of the penalty that cross-validation chose.
+        weights, bias: of the logits it gives to features, (V, D) and (V,); (1, D) and (1,) for two values.
+        fitted, held_out: indices of its examples into the two sets (or parts of one), ascending.
+    """
+
+    attribute: str
+    error: float
+    low: float
+    high: float
+    n: int
+    values: tuple[int, ...]
+    C: float
+    weights: Tensor = field(repr=False)
+    bias: Tensor = field(repr=False)
+    fitted: Tensor = field(repr=False)
+    held_out: Tensor = field(repr=False)
+
+    @property
+    def chance(self) -> float:
+        return 1 - 1 / len(self.values)
+
+    def logits(self, features: Any) -> Tensor:
+        """Of features (N, D): (N, V), or (N,) for two values, positive for the second."""
+        rows: Tensor = torch.as_tensor(features).detach().cpu().double().flatten(1)
+        logits: Tensor = rows @ self.weights.T + self.bias
+        return logits[:, 0] if len(self.values) == 2 else logits
+
+    def contribution(self, features: Any, labels: Any) -> Tensor:
+        """y (u . phi(x) + b) of features (N, D), y = ±1 for labels (N,) 1 and 0, for `evenly.importance_map`.
+
+        Positive where the probe's answer is the label: for two values that stand for the two labels, in order.
+        """
+        labels = torch.as_tensor(labels).detach().cpu()
+        if len(self.values) != 2 or not bool(((labels == 0) | (labels == 1)).all()):
+            raise EvenlyError(
+                f"{self.attribute} has {len(self.values)} values and labels are {sorted(set(labels.tolist()))[:3]}; "
+                "a signed contribution needs two of each, labels 0 and 1"
+            )
+        signed: Tensor = (2 * labels.double() - 1) * self.logits(features)
+        return signed
+
+
+def probe(
+    model: nn.Module,
+    data: Any,
+    attribute: Any,
+    *,
+    held_out: Any = None,
+    against: Sequence[str] | None = None,
+    layer: str | None = None,
+    seed: int = 0,
+) -> Probe:
+    """The probing error of one attribute: a name among the data's attributes, "label", "group", or a column (N,).
+
+    The rest as in :func:`probes`.
+    """
+    if isinstance(attribute, str):
+        return probes(model, data, [attribute], held_out=held_out, against=against, layer=layer, seed=seed)[attribute]
+    found = probes(model, data, {"attribute": attribute}, held_out=held_out, against=against, layer=layer, seed=seed)
+    return found["attribute"]
+
+
+def probes(
+    model: nn.Module,
+    data: Any,
+    attributes: Sequence[str] | Mapping[str, Any] | None = None,
+    *,
+    held_out: Any = None,
+    against: Sequence[str] | None = None,
+    layer: str | None = None,
+    seed: int = 0,
+) -> dict[str, Probe]:
+    """The probing errors of several attributes, by name, with one pass over the network.
+
+    The model is looked at in eval mode and left as it was found. Its training data says least: what a probe reads
+    there may be learned by heart. Of a Data with a validation and a test split, the probe is fitted on the first and
+    measured on the second; with one of them, or neither, that one or the training split is cut in two: half of it to
+    fit on, the rest to measure on. A probe is fitted on at most `MOST` examples.
+
+    Args:
+        data: a Data, a Split, ``(x, y)``, a DataLoader or a Dataset of ``(x, y)``.
+        attributes: names among the Split's attributes, "label" or "group"; or columns (N,) by name, beside a set that
+            is cut in two. Without any, the label and every attribute of the set.
+        held_out: another set with these attributes to measure on; `data` is then fitted on alone.
+        against: what else the sets are balanced over, by name. By default an attribute is balanced over the label;
+            the label over the groups, or else over all attributes. ``()`` balances over its own values only.
+        layer: the name of a layer whose output is probed; without it the input of the last linear layer.
+        seed: of the draw of balanced sets and of the folds of cross-validation.
+    """
+    first, second = _sets(data, held_out)
+    columns = _columns(first, attributes)
+    others = None if second is None else _columns(second, None)
+    if attributes is None:
+        wanted = [name for name in columns if name != "group" or "group" in first.attributes]
+    else:
+        wanted = list(attributes)
+    if not wanted:
+        raise EvenlyError("there is no attribute to probe; give one, e.g. 'label'")
+    if second is not None and isinstance(attributes, Mapping):
+        raise EvenlyError(
+            f"column {wanted[0]!r} is given for one of two sets; give Splits with attributes= and the name"
+        )
+    draws = {}
+    for name in wanted:
+        crossed = [name, *_against(name, first, columns, against)]
+        if others is None:
+            cells = _balanced(columns, crossed, 2 * LEAST, "the set", seed)
+            size = min(len(cells[0]) // 2, max(LEAST, MOST // len(cells)))
+            draws[name] = _joined(cells, 0, size), _joined(cells, size)
+        else:
+            assert second is not None
+            _same_values(columns, others, crossed, second.name)
+            cells = _balanced(columns, crossed, LEAST, f"the {first.name} set", seed)
+            left = _balanced(others, crossed, LEAST, f"the {second.name} set", seed)
+            draws[name] = _joined(cells, 0, max(LEAST, MOST // len(cells))), _joined(left)
+    parts = [part for draw in draws.values() for part in (draw if second is None else draw[:1])]
+    fitted = _Features(model, first, parts, layer)
+    measured = fitted if second is None else _Features(model, second, [draw[1] for draw in draws.values()], layer)
+    held = columns if others is None else others
+    return {
+        name: _probed(name, (fitted[a], columns[name][a]), (measured[b], held[name][b]), (a, b), seed)
+        for name, (a, b) in draws.items()
+    }
+
+
+def wilson(wrong: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """The two-sided interval of Wilson (1927) for a share, `wrong` of `n`."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    z2 = z**2
+    centre = (wrong + z2 / 2) / (n + z2)
+    half = z / (n + z2) * math.sqrt(wrong * (n - wrong) / n + z2 / 4)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def _sets(data: Any, held_out: Any) -> tuple[Split, Split | None]:
+    if held_out is not None:
+        first, second = split_of(data), split_of(held_out)
+        if first is second or first.inputs is second.inputs:
+            raise EvenlyError(
+                "data and held_out are the same set, so the probe would be measured on what it was fitted on; "
+                "give two sets, or leave held_out out"
+            )
+        return first, second
+    if isinstance(data, Data):
+        if data.validation is not None and data.test is not None:
+            return data.validation, data.test
+        one: Split = data.validation or data.test or data.train
+        return one, None
+    return split_of(data), None
+
+
+def _columns(split: Split, given: Any) -> dict[str, Tensor]:
+    """What can be probed or balanced over, by name."""
+    columns = {"label": split.labels.cpu(), **split.attributes}
+    if split.groups is not None and split.groups.ndim == 1:
+        columns.setdefault("group", split.groups.cpu())
+    if isinstance(given, Mapping):
+        columns |= Split(torch.zeros(len(split), 1), split.labels, attributes=given, name=split.name).attributes
+    return columns
+
+
+def _against(name: str, split: Split, columns: Mapping[str, Tensor], against: Sequence[str] | None) -> list[str]:
+    if against is not None:
+        return [other for other in ([against] if isinstance(against, str) else against) if other != name]
+    if name not in columns:
+        raise unknown("attribute", name, columns)
+    if name == "group":
+        return []
+    if name != "label":
+        return ["label"]
+    return ["group"] if "group" in columns else list(split.attributes)
+
+
+def _balanced(columns: Mapping[str, Tensor], crossed: Sequence[str], least: int, where: str, seed: int) -> list[Tensor]:
+    """As many indices of each configuration of the crossed columns as the rarest has, drawn at random."""
+    for name in crossed:
+        if name not in columns:
+            raise unknown("attribute", name, columns)
+    if len(values := columns[crossed[0]].unique()) < 2:
+        raise EvenlyError(
+            f"{crossed[0]} has one value, {int(values[0])}, throughout {where}; there is nothing to tell apart"
+        )
+    cells = _cells(columns, crossed, where)
+    present, member = torch.stack([columns[name] for name in crossed], 1).unique(dim=0, return_inverse=True)
+    counts = dict(zip(map(tuple, present.tolist()), torch.bincount(member).tolist(), strict=True))
+    total = math.prod(map(len, cells)) if isinstance(cells, list) else len(cells)
+    rarest = next((cell for cell in product(*cells) if cell not in counts), None) if isinstance(cells, list) else None
+    rarest = rarest or min(counts, key=lambda cell: counts[cell])
+    if (count := counts.get(rarest, 0)) < least:
+        lacking = ", ".join(f"{name} {value}" for name, value in zip(crossed, rarest, strict=True))
+        raise EvenlyError(
+            f"{where} has {count} examples of {lacking}, and a probe of {crossed[0]} needs {least} in each of {total} "
+            f"cells, {least * total} in all; add examples, or balance over less, e.g. against=()"
+        )
+    draws = []
+    for i, cell in enumerate(map(tuple, present.tolist())):
+        each = (member == i).nonzero()[:, 0]
+        order = torch.randperm(len(each), generator=generator(seed, "probe", *crossed, *cell))
+        draws.append(each[order[:count]])
+    return draws
+
+
+def _same_values(columns: Mapping[str, Tensor], others: Mapping[str, Tensor], crossed: Sequence[str], to: str) -> None:
+    for name in crossed:
+        if name not in columns:
+            raise unknown("attribute", name, columns)
+        if name not in others:
+            raise EvenlyError(f"the {to} set has no attribute {name!r}; give it to both sets, or leave held_out out")
+        mine, its = (set(each[name].tolist()) for each in (columns, others))
+        if mine != its:
+            raise EvenlyError(
+                f"{name} has the value {min(mine ^ its)} in one of the two sets only; give sets that both have it"
+            )
+
+
+def _cells(columns: Mapping[str, Tensor], crossed: Sequence[str], where: str) -> list[list[int]] | set[tuple[int, ...]]:
+    """The configurations that must be there: the values of each column, all of which are to meet, or a set of them.
+
+    Groups may be made of the label, e.g. one for each (label, background); then each label has its own.
+    """
+    if list(crossed) != ["label", "group"]:
+        return [columns[name].unique().tolist() for name in crossed]
+    label, group = columns["label"], columns["group"]
+    of_label = [set(group[label == value].tolist()) for value in label.unique()]
+    if all(each == of_label[0] for each in of_label):
+        return [columns[name].unique().tolist() for name in crossed]
+    if len({len(each) for each in of_label}) > 1 or sum(map(len, of_label)) > len(set.union(*of_label)):
+        raise EvenlyError(
+            f"some groups in {where} lack some labels, so the label cannot be balanced over them; "
+            "give against= the attributes to balance over, or ()"
+        )
+    return {(int(k), g) for k, each in zip(label.unique(), of_label, strict=True) for g in each}
+
+
+def _joined(cells: list[Tensor], start: int = 0, stop: int | None = None) -> Tensor:
+    """The same part of every cell, ascending."""
+    return torch.cat([cell[start:stop] for cell in cells]).sort().values
+
+
+class _Features:
+    """Features of the examples that any probe asks for, looked up by their index."""
+
+    def __init__(self, model: nn.Module, split: Split, parts: Sequence[Tensor], layer: str | None) -> None:
+        self.index = torch.cat(list(parts)).unique()
+        self.rows = features_at(model, split, self.index, layer).double()
+        if not bool(self.rows.isfinite().all()):
+            raise EvenlyError(
+                f"{type(model).__name__} has features that are not finite; look at a checkpoint before it diverged"
+            )
+
+    def __getitem__(self, index: Tensor) -> np.ndarray:
+        rows: np.ndarray = self.rows[torch.searchsorted(self.index, index)].numpy()
+        return rows
+
+
+def _probed(
+    name: str,
+    fit: tuple[np.ndarray, Tensor],
+    measure: tuple[np.ndarray, Tensor],
+    indices: tuple[Tensor, Tensor],
+    seed: int,
+) -> Probe:
+    features, answers = fit[0], fit[1].numpy()
+    C, weights, bias = _fitted(features, answers, derive(seed, "folds", name) % 2**32)
+    values = np.unique(answers)
+    logits = measure[0] @ weights.T + bias
+    told = values[(logits[:, 0] > 0).astype(int) if len(values) == 2 else logits.argmax(1)]
+    wrong, n = int((told != measure[1].numpy()).sum()), len(told)
+    low, high = wilson(wrong, n)
+    return Probe(
+        attribute=name,
+        error=wrong / n,
+        low=low,
+        high=high,
+        n=n,
+        values=tuple(values.tolist()),
+        C=C,
+        weights=torch.from_numpy(weights),
+        bias=torch.from_numpy(bias),
+        fitted=indices[0],
+        held_out=indices[1],
+    )
+
+
+def _fitted(features: np.ndarray, answers: np.ndarray, state: int) -> tuple[float, np.ndarray, np.ndarray]:
+    """Logistic regression on features of mean 0 and variance 1, C by the log loss over folds; as weights of the
+    features as they are. A feature that does not vary has the weight 0."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
+
+    mean, spread = features.mean(0), features.std(0)
+    varies = spread > 1e-12 * np.abs(mean)
+    scale = np.where(varies, 1 / np.where(varies, spread, 1.0), 0.0)
+    x = (features - mean) * scale
+    with warnings.catch_warnings(), threadpool_limits(1 if x.size < WORTH_THREADS else None):
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a direction with no end is good enough where it stops
+        best = _strength(x, answers, state)
+        final = LogisticRegression(C=best, max_iter=1000).fit(x, answers)
+    weights = final.coef_ * scale
+    return best, weights, final.intercept_ - weights @ mean
+
+
+def _strength(x: np.ndarray, answers: np.ndarray, state: int) -> float:
+    """The C with the least log loss over folds, from the strongest penalty on until a weaker one costs more.
+
+    Each fold's fit starts from its last one, and is loose: weak penalties take longest, and few features ask for them.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold
+
+    folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=state).split(x, answers))
+    fits = [LogisticRegression(max_iter=1000, tol=1e-3, warm_start=True) for _ in folds]
+    values = np.unique(answers)
+    best, least = STRENGTHS[0], math.inf
+    for C in STRENGTHS:
+        cost = 0.0
+        for model, (fit, left) in zip(fits, folds, strict=True):
+            logits = torch.from_numpy(model.set_params(C=C).fit(x[fit], answers[fit]).decision_function(x[left]))
+            cost += float(losses(logits, torch.from_numpy(np.searchsorted(values, answers[left]))).sum())
+        if cost >= least:
+            break
+        best, least = C, cost
+    return best

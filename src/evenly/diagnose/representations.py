@@ -1,0 +1,176 @@
+"""What a network makes of its inputs: the activations that its last linear layer is given, and a map of them.
+
+>>> features = representations(model, data)                # (N, D)
+>>> places = embedding(features, seed=0)                   # (N, 2), by t-SNE
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenly.data.contract import Split
+from evenly.diagnose.passes import batches, run, split_of
+from evenly.diagnose.samples import in_eval_mode
+from evenly.errors import EvenlyError, unknown
+from evenly.randomness import derive
+
+PERPLEXITY = 30.0
+"""Of t-SNE: van der Maaten and Hinton (2008) find 5 to 50 alike."""
+MOST_DIMENSIONS = 50
+"""Features are brought to this many principal components before t-SNE (van der Maaten and Hinton 2008, section 4.1)."""
+
+
+def representations(model: nn.Module, data: Any, *, layer: str | None = None) -> Tensor:
+    """The features of every example, in the order of storage: (N, D) on the CPU, in the model's precision.
+
+    In eval mode; the model is left as it was found.
+
+    Args:
+        data: ``(x, y)``, an evenly Data (its training split) or Split, a DataLoader or a Dataset of ``(x, y)``.
+        layer: the name of a module whose output is taken, e.g. "layer3", averaged over the positions of an image;
+            without it the input of the last `nn.Linear` to run.
+    """
+    return features_at(model, split_of(data), layer=layer)
+
+
+@torch.no_grad()
+def features_at(model: nn.Module, split: Split, index: Tensor | None = None, layer: str | None = None) -> Tensor:
+    """The same for the examples at `index` (M,) alone, in its order."""
+    with in_eval_mode(model), watching(model, layer) as seen:
+        parts = []
+        for x, *_ in batches(model, split, index):
+            seen.clear()
+            run(model, x)
+            found = _rows(seen, len(x), model, layer)
+            parts.append((found.float() if found.dtype in (torch.bfloat16, torch.float16) else found).cpu())
+    return torch.cat(parts)
+
+
+@contextmanager
+def watching(model: nn.Module, layer: str | None) -> Iterator[dict[str, Any]]:
+    """Note under "activations" what a pass shows: the named layer's output, or the input of the last linear layer,
+    which is then noted under "layer"."""
+    seen: dict[str, Any] = {}
+
+    def given(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        value = args[0] if args else kwargs["input"]
+        seen.update(activations=value.detach().clone(), layer=module)  # what comes after may write into it
+
+    def made(_: nn.Module, __: Any, output: Any) -> None:
+        value = output[0] if isinstance(output, tuple | list) and len(output) else output
+        seen["activations"] = value.detach().clone() if isinstance(value, Tensor) else value
+
+    if layer is None:
+        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+        if not linear:
+            raise EvenlyError(
+                f"{type(model).__name__} has no linear layer whose input could be its features; "
+                f"name a layer, e.g. layer={_last_name(model)!r}"
+            )
+        hooks = [module.register_forward_pre_hook(given, with_kwargs=True) for module in linear]
+    else:
+        hooks = [named_layer(model, layer).register_forward_hook(made)]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def named_layer(model: nn.Module, name: str) -> nn.Module:
+    """The module of a dotted name."""
+    modules: dict[str, nn.Module] = dict(model.named_modules())
+    if name not in modules:
+        raise unknown(f"layer of {type(model).__name__}", name, [known for known in modules if known])
+    return modules[name]
+
+
+def _last_name(model: nn.Module) -> str:
+    names: list[str] = [name for name, _ in model.named_modules()]
+    return names[-1]
+
+
+def _rows(seen: dict[str, Any], count: int, model: nn.Module, layer: str | None) -> Tensor:
+    """Activations as a row per example (B, D)."""
+    what = "last linear layer" if layer is None else f"layer {layer!r}"
+    if "activations" not in seen:
+        raise EvenlyError(
+            f"{type(model).__name__} does not run its {what} in a forward pass; name a layer that it runs"
+        )
+    found = seen["activations"]
+    if not isinstance(found, Tensor) or found.ndim < 2 or len(found) % count:
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise EvenlyError(
+            f"the {what} of {type(model).__name__} shows {shape} for {count} examples, not a row for each; "
+            "name another layer"
+        )
+    if layer is not None and found.ndim == 4 and len(found) == count:
+        return found.mean((2, 3))
+    return found.reshape(count, -1)
+
+
+def embedding(features: Any, *, perplexity: float = PERPLEXITY, seed: int = 0) -> Tensor:
+    """Places of the rows of `features` (N, D) in the plane by t-SNE (van der Maaten and Hinton 2008), (N, 2) float32.
+
+    It starts from the two leading principal components with a trace of noise, so that the map keeps what large-scale
+    order there is and is a function of (features, seed). Several thousand rows take a minute: draw some of them.
+
+    Args:
+        perplexity: about how many neighbours each point minds; lowered to (N - 1) / 3 where there are fewer.
+    """
+    rows = _matrix(features)
+    if not perplexity > 0 or not math.isfinite(perplexity):
+        raise EvenlyError(f"perplexity {perplexity} is no number of neighbours; give one from 5 to 50")
+    n = len(rows)
+    random = np.random.default_rng(derive(seed, "embedding"))
+    principal = _principal(rows, MOST_DIMENSIONS)
+    start = np.zeros((n, 2))
+    start[:, : principal.shape[1]] = principal[:, :2]
+    spread = float(start[:, 0].std())
+    alike = spread <= 1e-12 * float(np.abs(rows).max())
+    start = (np.zeros((n, 2)) if alike else start / spread) + 1e-2 * random.standard_normal((n, 2))
+    if n < 4 or alike:
+        return torch.from_numpy(start.astype(np.float32))  # nothing has neighbours to be told from
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    tsne = TSNE(
+        2,
+        perplexity=min(perplexity, (n - 1) / 3),
+        init=(1e-4 * start).astype(np.float32),
+        learning_rate="auto",
+        random_state=derive(seed, "t-SNE") % 2**32,
+    )
+    with threadpool_limits(1):  # sums in one order, so that the same seed gives the same map
+        return torch.from_numpy(tsne.fit_transform(principal.astype(np.float32)).astype(np.float32))
+
+
+def _matrix(features: Any) -> np.ndarray:
+    rows = torch.as_tensor(features).detach().cpu().double()
+    if rows.ndim < 2 or not len(rows):
+        raise EvenlyError(f"features have shape {tuple(rows.shape)}; give a row for each example, (N, D)")
+    if not bool(rows.isfinite().all()):
+        raise EvenlyError("features hold NaN or infinity; look at a checkpoint before the model diverged")
+    array: np.ndarray = rows.reshape(len(rows), -1).numpy()
+    return array
+
+
+def _principal(rows: np.ndarray, most: int) -> np.ndarray:
+    """Coordinates along the leading principal components (N, min(most, D, N)), each with a sign of its own data."""
+    centred = rows - rows.mean(0)
+    if len(rows) > rows.shape[1]:
+        values, vectors = np.linalg.eigh(centred.T @ centred)
+        coordinates = centred @ vectors[:, np.argsort(values)[::-1][:most]]
+    else:
+        left, values, _ = np.linalg.svd(centred, full_matrices=False)
+        coordinates = left[:, :most] * values[:most]
+    largest = np.abs(coordinates).argmax(0)
+    result: np.ndarray = coordinates * np.where(coordinates[largest, np.arange(coordinates.shape[1])] < 0, -1.0, 1.0)
+    return result

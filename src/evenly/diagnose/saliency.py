@@ -1,0 +1,123 @@
+"""Grad-CAM: where in an image a network looks for a class (Selvaraju, Cogswell, Das et al. 2017).
+
+    alpha_k = mean over positions of d logit_c / d A_k,      map = ReLU(sum_k alpha_k A_k)             (eqs 1 and 2)
+
+for the maps A (K, h, w) that the last convolution gives, enlarged to the image and divided by its largest value.
+
+>>> heat = grad_cam(model, images)                         # (N, H, W) in [0, 1], for the class that is predicted
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from evenly.diagnose.passes import logits_of
+from evenly.diagnose.representations import named_layer
+from evenly.diagnose.samples import in_eval_mode
+from evenly.engine.losses import predictions, single
+from evenly.errors import EvenlyError
+
+CHUNK = 64
+"""Images whose gradients are taken at once."""
+
+
+def grad_cam(model: nn.Module, images: Any, targets: Any = None, layer: str | None = None) -> Tensor:
+    """Heat maps (N, H, W) float32 in [0, 1] on the CPU, each with the largest value 1; 0 where nothing speaks for c.
+
+    In eval mode; the model, its gradients and what requires them are left as they were.
+
+    Args:
+        images: (N, C, H, W); uint8 pixels become numbers in [0, 1].
+        targets: the class c of each image (N,), or one for all; the predicted one where not given. For a single logit
+            class 1 is the logit and class 0 its negative.
+        layer: the name of a module that gives maps (N, K, h, w); without it, the last `nn.Conv2d` to run.
+    """
+    x = torch.as_tensor(images).detach()
+    if x.ndim != 4 or not len(x):
+        raise EvenlyError(f"images have shape {tuple(x.shape)}; give (N, C, H, W)")
+    x = x.float() / 255 if x.dtype == torch.uint8 else x
+    like = next(model.parameters(), x)
+    wanted = None if targets is None else _targets(targets, len(x))
+    layers = _layers(model, layer)
+    with in_eval_mode(model):
+        parts = [
+            _maps(model, each.to(like), None if wanted is None else wanted[start : start + CHUNK], layers)
+            for start, each in zip(range(0, len(x), CHUNK), x.split(CHUNK), strict=True)
+        ]
+    return torch.cat(parts)
+
+
+def _maps(model: nn.Module, x: Tensor, targets: Tensor | None, layers: list[nn.Module]) -> Tensor:
+    seen: list[Any] = []
+
+    def cut(_: nn.Module, __: Any, output: Any) -> Any:
+        if not isinstance(output, Tensor):
+            seen[:] = [output]
+            return None
+        seen[:] = [output.detach().requires_grad_()]
+        return seen[0].clone()  # what comes after may write into it
+
+    hooks = [each.register_forward_hook(cut) for each in layers]
+    try:
+        with torch.enable_grad():
+            logits = logits_of(model, x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not seen:
+        raise EvenlyError(
+            f"{type(model).__name__} runs none of its convolutions in a forward pass; name a layer that gives maps"
+        )
+    (found,) = seen
+    if not isinstance(found, Tensor) or found.ndim != 4 or len(found) != len(x):
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise EvenlyError(f"the layer gives {shape} for {len(x)} images, not maps (N, K, h, w); name another")
+    with torch.enable_grad():
+        score = _score(logits, targets)
+    gradient = torch.autograd.grad(score, found, allow_unused=True)[0] if score.requires_grad else None
+    if gradient is None:
+        raise EvenlyError(f"the logits of {type(model).__name__} do not depend on the layer's maps; name another")
+    with torch.no_grad():
+        heat = (gradient.mean((2, 3), keepdim=True) * found).sum(1, keepdim=True).relu().float()
+        heat = F.interpolate(heat, size=x.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+        largest = heat.amax((1, 2), keepdim=True)
+        return torch.where(largest > 0, heat / largest, 0.0).cpu()
+
+
+def _score(logits: Tensor, targets: Tensor | None) -> Tensor:
+    """The sum over images of the logit of each one's class."""
+    c = predictions(logits) if targets is None else targets.to(logits.device)
+    classes = 2 if single(logits) else logits.shape[1]
+    if bool((wrong := (c < 0) | (c >= classes)).any()):
+        raise EvenlyError(
+            f"target {int(c[wrong][0])} is not among the model's {classes} classes; give 0..{classes - 1}"
+        )
+    if single(logits):
+        return ((2 * c - 1) * logits.reshape(len(c))).sum()
+    return logits.gather(1, c[:, None]).sum()
+
+
+def _targets(targets: Any, count: int) -> Tensor:
+    classes = torch.as_tensor(targets).detach()
+    if classes.is_floating_point() or classes.dtype == torch.bool or classes.shape not in ((), (count,)):
+        raise EvenlyError(
+            f"targets of shape {tuple(classes.shape)} and type {classes.dtype} do not go with {count} images; "
+            "give one class for each, or one for all"
+        )
+    return classes.long().expand(count)
+
+
+def _layers(model: nn.Module, layer: str | None) -> list[nn.Module]:
+    if layer is not None:
+        return [named_layer(model, layer)]
+    found: list[nn.Module] = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    if not found:
+        raise EvenlyError(
+            f"{type(model).__name__} has no convolution, so it has no maps to weigh; "
+            "name a layer that gives (N, K, h, w), or take a network with convolutions"
+        )
+    return found

@@ -1,0 +1,289 @@
+"""The page of an audit: what one model has learned, or two side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenly.diagnose.audit import SHOWN, Audit, Share
+from evenly.diagnose.importance import gini, lorenz
+from evenly.errors import EvenlyError
+from evenly.report import figures
+from evenly.report.blocks import (
+    Block,
+    Cell,
+    Gallery,
+    Page,
+    Panel,
+    Panels,
+    Prose,
+    Row,
+    Section,
+    Settings,
+    Table,
+)  # fmt: skip
+from evenly.report.examples import Example
+from evenly.report.figures import Curve, Look, is_image, thumbnail
+from evenly.report.pages import footer, write_page
+from evenly.report.settings import size_pairs
+
+LOOKS = (Look(1), Look(2))
+POINTS = 200
+"""Points of a drawn curve, whatever the number of examples."""
+
+HOW_TO_READ = (
+    "Intervals of shares are Wilson's, at 95%. A group is said to be failed only where its interval, widened for the "
+    "number of groups, lies below the average: the lowest of many is low by chance as well.",
+    "A probing error is that of a linear classifier on the model's features, fitted and measured on sets in which the "
+    "attribute does not go with the label. A low error says that the features hold the attribute, not that the model "
+    "uses it.",
+    "An importance weight is how much an example's loss moves its own logit. The closer the Lorenz curve is to the "
+    "diagonal, the more evenly the examples drive training.",
+    "The largest eigenvalues of the Hessian are how sharply the training loss bends around these weights. A residual "
+    "bounds the distance of an eigenvalue to the true one.",
+)
+
+
+def audit_page(audits: Sequence[Audit], path: Path) -> None:
+    """Write the page of one audit, or of two of the same data."""
+    first = audits[0]
+    if len(audits) > 1 and [s.n for s in audits[1].groups] != [s.n for s in first.groups] and first.by != "cluster":
+        raise EvenlyError("the two audits are of different data or splits; give two models on the same")
+    title = " and ".join(dict.fromkeys(each.name for each in audits)) + f" on {first.data.name}"
+    blocks: list[tuple[str, str, list[Block | None]]] = [
+        ("In short", "short", [Prose(each.verdict()) for each in audits]),
+        ("Groups", "groups", [groups(audits)]),
+        ("What its features tell", "probes", [probes(audits)]),
+        ("What drives training", "importance", [importance(audits), forgetting(audits)]),
+        ("Curvature", "curvature", [eigenvalues(audits), density(audits)]),
+        ("Hardest and easiest", "examples", [*(gallery(each) for each in audits), *(table(each) for each in audits)]),
+        ("What was looked at", "settings", [*(settings(each) for each in audits)]),
+        ("How to read this", "reading", [Prose(HOW_TO_READ)]),
+    ]
+    sections = [
+        Section(name, anchor, present)
+        for name, anchor, each in blocks
+        if (present := [block for block in each if block is not None])
+    ]
+    seconds = sum(each.seconds for each in audits)
+    write_page(path, Page(title, first.data.about, sections, footer(seconds), contents=True))
+
+
+def groups(audits: Sequence[Audit]) -> Table:
+    """A row per group: how many, how often right, the loss."""
+    names = list(dict.fromkeys(share.name for each in audits for share in each.groups))
+    of = [{share.name: share for share in [each.overall, *each.groups]} for each in audits]
+    columns = [audits[0].by, "examples"]
+    for each in audits:
+        called = f"{each.name}: " if len(audits) > 1 else ""
+        columns += [f"{called}accuracy, %", f"{called}loss"]
+    rows = [Row("all", _cells("all", of), muted=False), *(Row(name, _cells(name, of)) for name in names)]
+    caption = f"Share right on the {audits[0].split.name} split, with 95% intervals. A column's name sorts by it."
+    return Table(columns, rows, caption, "Accuracy by " + audits[0].by, sortable=True)
+
+
+def _cells(name: str, of: Sequence[dict[str, Share]]) -> list[Cell]:
+    sizes = [shares[name].n for shares in of if name in shares]
+    cells = [Cell(f"{sizes[0]:,}", value=sizes[0])]
+    for shares in of:
+        if name not in shares:
+            cells += [Cell("–"), Cell("–")]
+            continue
+        share, all_ = shares[name], shares["all"]
+        low, high = share.interval
+        outcome = "lowered" if name != "all" and high < all_.accuracy else ""
+        cells += [
+            Cell(f"{100 * share.accuracy:.1f}", f"{100 * low:.1f} to {100 * high:.1f}", outcome, value=share.accuracy),
+            Cell(f"{share.loss:.3f}", value=share.loss),
+        ]
+    return cells
+
+
+def probes(audits: Sequence[Audit]) -> Table | None:
+    """A row per attribute: the error of reading it off the features."""
+    names = list(dict.fromkeys(name for each in audits for name in each.probes))
+    if not names:
+        return None
+    columns = ["attribute", "guessing, %"]
+    columns += [f"{each.name}: error, %" if len(audits) > 1 else "error, %" for each in audits]
+    rows = []
+    for name in names:
+        found = [each.probes.get(name) for each in audits]
+        chance = next(p.chance for p in found if p is not None)
+        cells = [Cell(f"{100 * chance:.1f}", value=chance)]
+        for p in found:
+            cells.append(
+                Cell("–")
+                if p is None
+                else Cell(f"{100 * p.error:.1f}", f"{100 * p.low:.1f} to {100 * p.high:.1f}", value=p.error)
+            )
+        rows.append(Row(name, cells))
+    caption = "Error of a linear probe on held-out examples, balanced over label and attribute; 95% intervals."
+    return Table(columns, rows, caption, "Probing errors", sortable=True)
+
+
+def importance(audits: Sequence[Audit]) -> Panels:
+    """Lorenz curves of the importance weights."""
+    panels = []
+    for number, each in enumerate(audits, 1):
+        lines = [
+            Curve(f"at the weights, Gini {gini(each.importance):.2f}", LOOKS[0], [_lorenz(each.importance)]),
+            Curve(f"at SAM's phantom weights, Gini {gini(each.phantom):.2f}", LOOKS[1], [_lorenz(each.phantom)]),
+            Curve("all alike", Look(0, 1), [([0.0, 1.0], [0.0, 1.0])]),
+        ]
+        svg = figures.curves(
+            lines, prefix=f"lorenz{number}", label="Lorenz curves of importance weights",
+            x_name="share of examples, the lightest first", shares=True,
+        )  # fmt: skip
+        panels.append(Panel(each.name, svg, f"Gini {gini(each.importance):.2f} and {gini(each.phantom):.2f}"))
+    legend = [("at the weights", LOOKS[0]), ("at SAM's phantom weights", LOOKS[1]), ("all alike", Look(0, 1))]
+    caption = f"Share of the weight that the lightest examples have, over {_looked(audits[0])} training examples."
+    return Panels("Importance of the training examples", panels, caption, legend)
+
+
+def _looked(each: Audit) -> str:
+    return f"{each.looked_at['training examples']:,}"
+
+
+def _lorenz(weights: Tensor) -> tuple[list[float], list[float]]:
+    examples, weight = (side.numpy() for side in lorenz(weights))
+    at = np.linspace(0, 1, POINTS + 1)
+    return at.tolist(), np.interp(at, examples, weight).tolist()
+
+
+def forgetting(audits: Sequence[Audit]) -> Panels | None:
+    """How often training examples were forgotten."""
+    panels = []
+    for number, each in enumerate(audits, 1):
+        if each.forgetting is None:
+            continue
+        scores = each.forgetting
+        finite = scores[torch.isfinite(scores)]
+        most = int(finite.max()) if len(finite) else 0
+        named = [(str(k), int((scores == k).sum())) for k in range(min(most, 9) + 1)]
+        if most > 9:
+            named.append(("10 or more", int((finite >= 10).sum())))
+        named.append(("never right", int(torch.isinf(scores).sum())))
+        rows = [figures.Bar(f"{name}: {count:,}", LOOKS[number - 1], count / len(scores)) for name, count in named]
+        svg = figures.bars(rows, prefix=f"forgetting{number}", label="Times forgotten")
+        panels.append(Panel(each.name, svg))
+    if not panels:
+        return None
+    return Panels(
+        "Times forgotten", panels, "Share of the training examples by how often they were right and then not."
+    )
+
+
+def eigenvalues(audits: Sequence[Audit]) -> Table | None:
+    """A row per eigenvalue."""
+    found = [each for each in audits if each.spectrum is not None]
+    if not found:
+        return None
+    columns = ["eigenvalue"]
+    for each in found:
+        called = f"{each.name}: " if len(audits) > 1 else ""
+        columns += [f"{called}value", f"{called}residual"]
+    rows = []
+    for k in range(max(len(each.spectrum.eigenvalues) for each in found if each.spectrum)):
+        cells = []
+        for each in found:
+            assert each.spectrum is not None
+            if k >= len(each.spectrum.eigenvalues):
+                cells += [Cell("–"), Cell("–")]
+                continue
+            value, residual = float(each.spectrum.eigenvalues[k]), float(each.spectrum.residuals[k])
+            unsure = "" if bool(each.spectrum.converged[k]) else "not converged"
+            cells += [Cell(f"{value:.4g}", unsure, value=value), Cell(f"{residual:.1e}", value=residual)]
+        rows.append(Row(f"{k + 1}", cells))
+    caption = f"The largest of the Hessian of the mean training loss, over {_looked(audits[0])} examples."
+    return Table(columns, rows, caption, "Largest eigenvalues")
+
+
+def density(audits: Sequence[Audit]) -> Panels | None:
+    """The density of the Hessian's eigenvalues."""
+    panels = []
+    for number, each in enumerate(audits, 1):
+        if each.spectrum is None or each.spectrum.density is None:
+            continue
+        x, y = each.spectrum.density.grid.tolist(), each.spectrum.density.values.clamp(min=1e-6).tolist()
+        svg = figures.curves(
+            [Curve("density", LOOKS[number - 1], [(x, y)])], prefix=f"density{number}", log_y=True,
+            label="Density of the Hessian's eigenvalues", x_name="eigenvalue",
+        )  # fmt: skip
+        panels.append(Panel(each.name, svg))
+    if not panels:
+        return None
+    return Panels("All eigenvalues", panels, "Their density, estimated by Lanczos quadrature; it integrates to 1.")
+
+
+def gallery(each: Audit) -> Gallery | None:
+    """The hardest and the easiest images, each beside where the model looks."""
+    if not is_image(each.split.example_shape):
+        return None
+    sets = []
+    for kind, indices, start in (("Hardest", each.hardest, 0), ("Easiest", each.easiest, SHOWN)):
+        examples = []
+        for k, i in enumerate(indices.tolist()):
+            image = _image(each, i)
+            examples.append(_example(each, i, thumbnail(image), ""))
+            if each.heat is not None:
+                heated = _heated(image, each.heat[min(start, len(indices)) + k])
+                examples.append(_example(each, i, thumbnail(heated), "where it looks"))
+        sets.append((kind, examples))
+    caption = "Label, prediction and loss of each"
+    caption += "; beside it Grad-CAM of the predicted class." if each.heat is not None else "."
+    return Gallery(f"{each.name}: hardest and easiest {each.split.name} images", sets, caption)
+
+
+def _example(each: Audit, i: int, source: str, what: str) -> Example:
+    label, predicted = _class(each, int(each.labels[i])), _class(each, int(each.predicted[i]))
+    told = label if label == predicted else f"{label}, taken for {predicted}"
+    caption = what or f"{told}, loss {float(each.losses[i]):.2g}"
+    return Example(source, caption, f"{each.split.name} example {i}, {told}{', ' + what if what else ''}", False)
+
+
+def _class(each: Audit, k: int) -> str:
+    return str(each.data.class_names[k]) if each.data.class_names else f"class {k}"
+
+
+def _image(each: Audit, i: int) -> Tensor:
+    inputs = each.split.inputs
+    image = inputs[i] if isinstance(inputs, Tensor) else torch.as_tensor(inputs[i][0])
+    return image.float() / 255 if image.dtype == torch.uint8 else image
+
+
+def _heated(image: Tensor, heat: Tensor) -> Tensor:
+    """The image in gray under its heat map: red where the model looks."""
+    low, high = float(image.min()), float(image.max())
+    gray = ((image.mean(0) - low) / (high - low if high > low else 1.0)).clamp(0, 1)
+    red, blue = 0.45 * gray + 0.55 * heat, 0.45 * gray + 0.25 * (1 - heat)
+    return torch.stack([red, 0.45 * gray, blue]).clamp(0, 1)
+
+
+def table(each: Audit) -> Table:
+    """The hardest examples as numbers."""
+    rows = [
+        Row(
+            f"{i}",
+            [
+                Cell(_class(each, int(each.labels[i]))),
+                Cell(_class(each, int(each.predicted[i]))),
+                Cell(f"{float(each.losses[i]):.3f}", value=float(each.losses[i])),
+            ],
+        )
+        for i in each.hardest.tolist()
+    ]
+    caption = f"The {len(rows)} {each.split.name} examples with the largest loss, by their place in the split."
+    return Table(["example", "label", "prediction", "loss"], rows, caption, f"{each.name}: hardest", sortable=True)
+
+
+def settings(each: Audit) -> Settings:
+    """Sizes, and what could not be looked at."""
+    pairs = [("split judged on", each.split.name), ("SAM's rho", f"{each.rho:g}"), *size_pairs(each.data)]
+    pairs += [(f"{what} looked at", f"{count:,}") for what, count in each.looked_at.items()]
+    pairs += [(f"no {what}", why) for what, why in each.missing.items()]
+    return Settings(pairs, each.name)

@@ -1,0 +1,42 @@
+"""What an audit looks at: a finished run's folder, or a file of weights and the name of its network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from evenly.data import Data
+from evenly.errors import EvenlyError
+from evenly.experiment import as_data, as_device, reopen
+from evenly.models import factory, load_weights
+
+
+def subject(
+    target: str | Path, data: str | None, model: str | None, device: str, data_options: dict[str, Any] | None = None
+) -> tuple[nn.Module, Data, str]:
+    """The network on its device, its data, and what to call it.
+
+    Args:
+        target: a folder that `evenly.train` left, or a file of weights (safetensors, npz, or a state dict, of which
+            nothing is executed).
+        data: for a run, what it was trained on where its folder cannot say; for a file of weights, needed.
+        model: the network of a file of weights, by name.
+    """
+    path = Path(target)
+    if path.is_dir():
+        if model is not None:
+            raise EvenlyError(f"--model is for a file of weights, and {path} is a run that knows its own; leave it out")
+        run, its_data, config = reopen(path, data)
+        name = f"{path.name} ({config['model']['name']} by {config['method']['name']} with {config['optimizer']})"
+        return run.model.to(as_device(device)), its_data, name
+    if not path.is_file():
+        raise EvenlyError(f"there is no {str(path)!r}; give a run's folder or a file of weights")
+    if model is None or data is None:
+        raise EvenlyError(f"{path} is a file of weights; give --model NAME and --data DATA with it")
+    its_data = as_data(data, 0, data_options or {})
+    fresh, name = factory(model, its_data.train.example_shape, its_data.classes, 0)
+    network = fresh()
+    load_weights(network, path, replace_head=False)
+    return network.to(as_device(device)), its_data, f"{name} ({path.name})"

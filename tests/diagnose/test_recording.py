@@ -1,0 +1,168 @@
+"""The recorder's rows are the diagnoses themselves, at the epochs asked for, in a loop and in evenly's engine."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import evenly
+from evenly import Data, EvenlyError, Split
+from evenly.diagnose.importance import gini, importance_weights
+from evenly.diagnose.norms import l1_norm
+from evenly.diagnose.probes import probes
+from evenly.diagnose.recording import Recorder
+
+
+def clouds(n: int, seed: int) -> Split:
+    draw = torch.Generator().manual_seed(seed)
+    y, a = (torch.randint(2, (n,), generator=draw) for _ in range(2))
+    x = torch.stack([2.0 * y - 1, 2.0 * a - 1], 1) + 0.7 * torch.randn(n, 2, generator=draw)
+    return Split(x, y, attributes={"a": a})
+
+
+def data() -> Data:
+    return Data(clouds(60, 0), clouds(60, 1), clouds(60, 2))
+
+
+def network() -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
+
+
+class Spectrum:
+    def __init__(self, model: nn.Module) -> None:
+        self.eigenvalues = next(model.parameters()).detach().flatten()[:3].sort(descending=True).values
+
+
+def step(model: nn.Module, split: Split) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(split.inputs), split.labels).backward()
+    optimizer.step()
+
+
+def test_rows_are_the_diagnoses() -> None:
+    all_, model = data(), network()
+    recorder = Recorder(
+        all_,
+        probes=["label", "a"],
+        importance={"rho": 0.3, "kind": "lsam"},
+        spectrum=Spectrum,
+        forgetting=True,
+        l1=True,
+    )
+    for epoch in range(3):
+        returned = recorder(model, epoch)
+        row = recorder.history[-1]
+        assert row == {"epoch": epoch, **returned}
+        for name, found in probes(model, all_, ["label", "a"]).items():
+            assert row[f"probe_{name}"] == found.error
+            assert (row[f"probe_{name}_low"], row[f"probe_{name}_high"]) == (found.low, found.high)
+        assert row["gini_real"] == gini(importance_weights(model, all_.train))
+        assert row["gini_phantom"] == gini(importance_weights(model, all_.train, 0.3, kind="lsam"))
+        assert [row[f"lambda_{i}"] for i in (1, 2, 3)] == Spectrum(model).eigenvalues.tolist()
+        scores = recorder.forgetting.scores
+        assert row["forgotten"] == float(scores[scores.isfinite()].mean())
+        assert row["never_right"] == float(scores.isinf().double().mean())
+        assert row["l1_norm"] == l1_norm(model)
+        step(model, all_.train)
+    assert recorder.history[0] != recorder.history[2]
+    assert json.loads(recorder.to_json())["history"] == recorder.history
+    lines = recorder.table().splitlines()
+    assert len(lines) == 4
+    assert lines[0].split() == list(recorder.history[0])
+    assert float(lines[2].split()[-1]) == pytest.approx(recorder.history[1]["l1_norm"], rel=1e-5)
+    assert Recorder(all_, l1=True).table().split() == ["epoch"]
+
+
+class Sure(nn.Module):
+    """As sure as float64 can say, of the sign of the first coordinate times its own."""
+
+    def __init__(self, sign: float) -> None:
+        super().__init__()
+        self.sign = nn.Parameter(torch.tensor(sign, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1e4 * self.sign * x[:, 0].sign()
+
+
+def test_what_is_not_finite_is_left_out_of_what_is_returned() -> None:
+    x = torch.tensor([[1.0], [-1.0]]).repeat(8, 1)
+    recorder = Recorder((x, torch.tensor([1, 0] * 8)), importance=0.0, forgetting=True)
+    assert recorder(Sure(1.0)) == {"forgotten": 0, "never_right": 0}  # every weight is 0 and has no share
+    assert math.isnan(recorder.history[0]["gini_real"])
+    assert json.loads(recorder.to_json())["history"][0]["gini_real"] is None
+    other = Recorder((x, torch.tensor([1, 0] * 8)), forgetting=True)
+    assert other(Sure(-1.0)) == {"never_right": 1}
+
+
+def test_epochs_that_are_due() -> None:
+    model, split = network(), clouds(40, 0)
+    counted, every, chosen = (Recorder(split, l1=True, **how) for how in ({}, {"every": 3}, {"epochs": [0, 4]}))
+    for epoch in range(7):
+        returned = [bool(each) for each in (counted(model), every(model, epoch), chosen(model, epoch))]
+        assert returned == [True, epoch % 3 == 0, epoch in (0, 4)]
+    assert [row["epoch"] for row in counted.history] == [1, 2, 3, 4, 5, 6, 7]
+    assert [row["epoch"] for row in every.history] == [0, 3, 6]
+    assert [row["epoch"] for row in chosen.history] == [0, 4]
+
+
+def test_forgetting_is_seen_between_records() -> None:
+    x = torch.tensor([[1.0], [-1.0]])
+    recorder = Recorder((x, torch.tensor([1, 0])), forgetting=True, epochs=[5])
+    for epoch, sign in enumerate((1.0, -1.0, 1.0, -1.0, 1.0), 1):
+        recorder(Sure(sign), epoch)
+    assert recorder.history == [{"epoch": 5, "forgotten": 2.0, "never_right": 0.0}]
+
+
+def test_the_engine_writes_the_record_to_the_metrics() -> None:
+    all_ = data()
+    all_.observe = Recorder(all_, probes=["a"], importance=0.1)
+    run = evenly.train(network, all_, epochs=2, batch_size=20, lr=0.1)
+    rows = [{k: v for k, v in row.items() if k != "epoch"} for row in all_.observe.history]
+    assert len(rows) == 2
+    for metrics, row in zip(run.history, rows, strict=True):
+        assert row.items() <= metrics.items()
+
+
+def test_recording_changes_nothing_in_a_run() -> None:
+    def weights(recorder: Recorder | None) -> Tensor:
+        model, split = network(), clouds(40, 0)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            random.seed(5)
+            for epoch in range(3):
+                step(model, split)
+                if recorder is not None:
+                    recorder(model, epoch)
+            return torch.cat([w.detach().flatten() for w in model.parameters()])
+
+    def draw(model: nn.Module) -> Spectrum:
+        torch.rand(3)
+        return Spectrum(model)
+
+    everything: dict[str, Any] = {"probes": ["a"], "importance": 0.1, "forgetting": True, "l1": True, "spectrum": draw}
+    assert torch.equal(weights(None), weights(Recorder(clouds(60, 1), **everything)))
+
+
+def test_what_cannot_be_recorded_is_refused() -> None:
+    split = clouds(40, 0)
+    for options, match in (
+        ({}, "nothing to record; ask for probes, importance, spectrum, forgetting or l1"),
+        ({"l1": True, "every": 0}, "every 0 never comes round"),
+        ({"l1": True, "every": 1.5}, "every 1.5 never comes round"),
+        ({"importance": {"roh": 1}}, "no option of importance is called 'roh'; did you mean 'rho'"),
+    ):
+        with pytest.raises(EvenlyError, match=match):
+            Recorder(split, **options)
+    with pytest.raises(EvenlyError, match="no attribute is called 'b'"):
+        Recorder(split, probes="b")(network())
+    with pytest.raises(EvenlyError, match="data is a NoneType"):
+        Recorder(None, l1=True)

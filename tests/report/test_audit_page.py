@@ -1,0 +1,174 @@
+"""The page of an audit: in a browser nothing fails, tables sort, images load; names stay text; contrast is readable."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from evenly.data import Data, Split
+from evenly.diagnose.audit import audit
+from evenly.errors import EvenlyError
+
+NASTY = "<script>alert(1)</script>"
+SECTIONS = ["short", "groups", "probes", "importance", "curvature", "examples", "settings", "reading"]
+
+
+def images(n=120, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    y, a = torch.arange(n) % 2, torch.randint(2, (n,), generator=draw)
+    x = torch.randint(0, 120, (n, 3, 8, 8), generator=draw, dtype=torch.uint8)
+    x[y == 1, 0] += 60
+    x[a == 1, :, 0] += 120
+    names = [f"{c}, {b}" for c in ("cat", NASTY) for b in ("plain", "bright")]
+    parts = {name: Split(x, y, 2 * y + a, {"edge": a}, name=name) for name in ("train", "validation", "test")}
+    return Data(**parts, name=NASTY, class_names=["cat", NASTY], group_names=names)
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 2))
+
+
+@pytest.fixture(scope="module")
+def audits():
+    scores = torch.arange(120).remainder(14).double()
+    scores[-2:] = torch.inf
+    return [audit(network(seed), images(), name=f"model {seed}", top=3, forgetting=scores) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def page(audits, tmp_path_factory):
+    path = tmp_path_factory.mktemp("audit") / "audit.html"
+    audits[0].report(path, against=audits[1])
+    return path
+
+
+def test_every_section_is_there_and_names_stay_text(page):
+    text = page.read_text()
+    for anchor in SECTIONS:
+        assert f'<section id="{anchor}"' in text
+    assert NASTY not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert text.count("<script>") == 1  # the one that sorts
+    assert not re.search(r'(src|href)="(?!data:|#)', text)
+    assert "Grad-CAM" in text
+    assert "Times forgotten" in text
+    assert "10 or more" in text
+
+
+def test_a_page_of_one_model_has_no_names_in_its_columns(audits, tmp_path):
+    audits[0].report(tmp_path / "one.html")
+    heads = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', (tmp_path / "one.html").read_text())
+    assert any("accuracy" in head for head in heads)
+    assert not any("model 0" in head for head in heads)
+
+
+def test_models_of_different_data_are_not_set_side_by_side(audits, tmp_path):
+    other = audit(network(), images(n=80), top=0)
+    with pytest.raises(EvenlyError, match="different data"):
+        audits[0].report(tmp_path / "two.html", against=other)
+
+
+def test_a_page_of_many_examples_stays_small(tmp_path):
+    found = audit(network(), images(n=10_000), top=0, samples=200)
+    found.report(tmp_path / "many.html")
+    assert (tmp_path / "many.html").stat().st_size < 10 * 2**20
+
+
+def in_browser(page, tmp_path, script, *flags):
+    """The page after a script of the test has run in it; the policy that admits no scripts is lifted for that."""
+    text = page.read_text()
+    watched = (
+        "<script>window.failures = []; addEventListener('error', e => failures.push(e.message));"
+        "addEventListener('unhandledrejection', e => failures.push(String(e.reason)));</script>"
+    )
+    text = re.sub(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", watched, text)
+    text = text.replace("</body>", f"<script>{script}</script></body>")
+    copy = tmp_path / "watched.html"
+    copy.write_text(text)
+    done = subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}", *flags,
+         "--virtual-time-budget=4000", "--dump-dom", f"file://{copy}"],
+        check=True, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    return done.stdout
+
+
+browser = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+
+SORTS = """
+const table = document.querySelector("#groups table.sortable");
+const names = () => Array.from(table.tBodies[0].rows, row => row.cells[0].textContent);
+const values = () => Array.from(table.tBodies[0].rows, row => Number(row.cells[2].dataset.value));
+const button = table.tHead.rows[0].cells[2].querySelector("button");
+button.focus();
+const focused = document.activeElement === button;
+button.click(); const up = values(); const said = table.tHead.rows[0].cells[2].getAttribute("aria-sort");
+button.click(); const down = values();
+table.tHead.rows[0].cells[0].querySelector("button").click(); const byName = names();
+const images = Array.from(document.images);
+document.body.dataset.found = JSON.stringify({up, down, said, byName, focused, failures: window.failures,
+  loaded: images.every(image => image.complete && image.naturalWidth > 0), images: images.length,
+  links: Array.from(document.querySelectorAll("nav a"), a => document.querySelector(a.getAttribute("href")) !== null)});
+"""
+
+
+@browser
+def test_tables_sort_images_load_and_nothing_fails(page, tmp_path):
+    dom = in_browser(page, tmp_path, SORTS)
+    found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', dom)[1]))
+    assert found["failures"] == []
+    assert found["up"] == sorted(found["up"])
+    assert found["down"] == sorted(found["down"], reverse=True)
+    assert len(set(found["up"])) > 2
+    assert found["said"] == "ascending"
+    assert found["byName"] == sorted(found["byName"], key=str.lower)
+    assert found["focused"]
+    assert found["loaded"]
+    assert found["images"] > 40
+    assert found["links"]
+    assert all(found["links"])
+
+
+CONTRAST = """
+const probe = document.createElement("canvas").getContext("2d");
+const rgb = colour => { probe.fillStyle = colour; probe.fillRect(0, 0, 1, 1);
+  return Array.from(probe.getImageData(0, 0, 1, 1).data.slice(0, 3)); };
+const linear = v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+const light = c => { const [r, g, b] = rgb(c).map(v => linear(v / 255));
+  return .2126 * r + .7152 * g + .0722 * b; };
+const paper = light(getComputedStyle(document.body).backgroundColor);
+const texts = document.querySelectorAll("p, td, th, caption, figcaption, a, dd, dt, li, h1, h2, h3");
+const ratios = Array.from(texts).map(e => {
+  const ink = light(getComputedStyle(e).color);
+  return (Math.max(ink, paper) + .05) / (Math.min(ink, paper) + .05); });
+document.body.dataset.found = JSON.stringify({least: Math.min(...ratios), paper});
+"""
+
+
+@browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_both_colour_schemes_have_readable_contrast(page, tmp_path, dark):
+    flags = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
+    dom = in_browser(page, tmp_path, CONTRAST, *flags)
+    found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', dom)[1]))
+    assert (found["paper"] < 0.1) == dark
+    assert found["least"] >= 4.5
+
+
+@browser
+def test_a_large_page_is_there_within_two_seconds(page, tmp_path):
+    script = "document.body.dataset.ready = String(performance.now());"
+    started = time.perf_counter()
+    dom = in_browser(page, tmp_path, script)
+    assert time.perf_counter() - started < 80
+    assert float(re.search(r'data-ready="([^"]*)"', dom)[1]) < 2000
