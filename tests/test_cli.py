@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import evenly as package
 from evenly import __version__
@@ -617,3 +618,61 @@ def test_stability_does_not_write_into_a_folder_of_something_else(evenly, tmp_pa
     done = evenly("stability", "--x-values", "1", "--y-values", "1", "--out", tmp_path)
     assert done[0] == 2
     assert "is not empty and holds no stability.json" in done[2]
+
+
+def test_audit_leaves_a_page_and_speaks(evenly, tmp_path):
+    for method in ("erm", "pde"):
+        own = ["-o", "warmup_epochs=1"] if method == "pde" else []
+        command = ["train", "shortcut-digits", "--method", method, "--epochs", "2", "--device", "cpu", "--out", method]
+        assert evenly(*command, *own)[0] == 0
+    code, said, _ = evenly("audit", "erm", "--top", "2", "--samples", "50", "--device", "cpu")
+    assert code == 0
+    assert "erm (mlp by erm with sgd) is right on" in said
+    assert "page: audits/erm/audit.html" in said
+    content = json.loads((tmp_path / "audits" / "erm" / "audit.json").read_text())
+    assert len(content["audits"][0]["spectrum"]["eigenvalues"]) == 2
+    assert evenly("audit", "erm", "--top", "0", "--samples", "50", "--device", "cpu")[0] == 0  # the same again
+    code, said, _ = evenly(
+        "audit",
+        "erm",
+        "--against",
+        "pde",
+        "--top",
+        "0",
+        "--samples",
+        "50",
+        "--out",
+        "both",
+        "--device",
+        "cpu",
+        "--json",
+    )
+    assert code == 0
+    assert [each["name"].split()[0] for each in json.loads(said)["audits"]] == ["erm", "pde"]
+    assert (tmp_path / "both" / "audit.html").exists()
+    refused(evenly("audit", "pde", "--out", "both"), "holds the audit of something else")
+
+
+def test_audit_takes_a_file_of_weights(evenly, mine, tmp_path):
+    from evenly.data import load
+    from evenly.models import factory
+
+    arrays = mine()
+    data = load(arrays)
+    network = factory("mlp", data.train.example_shape, data.classes, 3)[0]()
+    torch.save(network.state_dict(), tmp_path / "weights.pt")
+    command = ("audit", "weights.pt", "--top", "0", "--device", "cpu")
+    code, said, _ = evenly(*command, "--model", "mlp", "--data", arrays)
+    assert code == 0
+    assert "mlp (weights.pt) is right on" in said
+    refused(evenly(*command, "--out", "b"), "give --model NAME and --data DATA")
+    refused(evenly("audit", "nowhere", "--out", "c"), "give a run's folder or a file of weights")
+    (tmp_path / "text.pt").write_text("no weights")
+    refused(evenly("audit", "text.pt", "--model", "mlp", "--data", arrays, "--out", "d"), "text.pt")
+
+    class Danger:
+        def __reduce__(self):
+            return (print, ("run",))
+
+    torch.save({"w": Danger()}, tmp_path / "danger.pt")
+    refused(evenly("audit", "danger.pt", "--model", "mlp", "--data", arrays, "--out", "e"), "danger.pt")

@@ -39,6 +39,17 @@ def test_the_optimizers_page_runs(wrapper, tmp_path):
     assert not opt.ascended
 
 
+def test_the_audit_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 4), torch.arange(40) % 2
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    names = {"evenly": evenly, "model": model, "data": evenly.Data(train=(x, y), test=(x, y))}
+    (block,) = MARKED.findall((PAGES / "audit.md").read_text())
+    exec(block, names)
+    assert (tmp_path / "audit.html").exists()
+
+
 def test_the_stability_page_runs():
     torch.manual_seed(0)
     x, y = torch.randn(12, 4), torch.arange(12) % 3
