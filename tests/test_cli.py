@@ -676,3 +676,17 @@ def test_audit_takes_a_file_of_weights(evenly, mine, tmp_path):
 
     torch.save({"w": Danger()}, tmp_path / "danger.pt")
     refused(evenly("audit", "danger.pt", "--model", "mlp", "--data", arrays, "--out", "e"), "danger.pt")
+
+
+def test_results_are_not_put_among_the_images(evenly, tmp_path, monkeypatch):
+    from PIL import Image
+
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(6):
+            Image.new("RGB", (6, 6), (9 * i, 60 * (name == "dog"), 0)).save(tmp_path / "photos" / name / f"{i}.png")
+    monkeypatch.chdir(tmp_path / "photos")
+    refused(evenly("train", ".", "--epochs", "1"), "taken for a class; give --out elsewhere")
+    code, said, _ = evenly("train", ".", "--epochs", "1", "--device", "cpu", "--out", tmp_path / "run")
+    assert code == 0
+    assert "photos: erm with sgd" in said

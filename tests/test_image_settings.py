@@ -129,7 +129,7 @@ def test_weights_from_a_file_bring_imagenets_scale_unless_the_user_gives_one(tmp
     assert plan_of(PHOTOGRAPHS, "resnet18", model_options=weights)["normalise"] == "imagenet"
     assert plan_of(PHOTOGRAPHS, model_options=weights, normalise="data")["normalise"] == "data"
     assert plan_of(PHOTOGRAPHS, model_options=weights, normalise="none")["normalise"] == "none"
-    assert plan_of({}, model_options=weights)["normalise"] == "none"
+    assert plan_of({}, model_options=weights)["normalise"] == "imagenet"
     assert plan_of(PHOTOGRAPHS, model_options={"stem": "imagenet"})["normalise"] == "data"
 
     data = images(recipe=FEW_STROKES)

@@ -153,7 +153,7 @@ def train(
         schedule=schedule, select=select, augment=augment, normalise=normalise, precision=precision,
     )  # fmt: skip
     options = find(method).checked(_pairs(option))
-    out = out or Path("runs") / f"{Path(data).stem}-{method}-{optimizer}-seed{seed}"
+    out = _outside(data, out or Path("runs") / f"{_short(data)}-{method}-{optimizer}-seed{seed}")
     run = run_train(
         model, data, method, optimizer, seed=seed, device=device, out=out,
         data_options=_pairs(data_option), **_running(workers, no_capture), **settings, **options,
@@ -241,7 +241,7 @@ def compare(
         if not dot:
             raise EvenlyError(f"option {name!r} does not say whose it is; write method.{name}=..., e.g. pde.{name}=...")
         by_method.setdefault(owner, {})[own] = value
-    out = out or Path("runs") / f"compare-{Path(data).stem}"
+    out = _outside(data, out or Path("runs") / f"compare-{_short(data)}")
     table = run_compare(
         model, data, _names(methods), _names(optimizers), _seeds(seeds), options=by_method, sweep=_sweep(sweep),
         data_options=_pairs(data_option), device=device, jobs=jobs, together=together, out=out,
@@ -584,6 +584,21 @@ def _keep(out: Path, file: str, content: dict[str, Any]) -> None:
 
     make_folder(out)
     write_json(out / file, content)
+
+
+def _short(data: str) -> str:
+    """What a run on this data is called."""
+    path = Path(data)
+    return path.resolve().name if path.is_dir() else path.stem
+
+
+def _outside(data: str, out: Path) -> Path:
+    """Refuse results in the folder of images itself: they would be taken for a class of images next time."""
+    if Path(data).is_dir() and out.resolve().is_relative_to(Path(data).resolve()):
+        raise EvenlyError(
+            f"{out} lies in {data}, the folder of images, and would be taken for a class; give --out elsewhere"
+        )
+    return out
 
 
 def _given(**settings: Any) -> dict[str, Any]:

@@ -29,9 +29,11 @@ from typing import Any
 import torch
 
 from evenly.data import Data
-from evenly.engine import Run
+from evenly.data.augment import Augment
+from evenly.engine import Fit, Run
 from evenly.engine.folder import holds_something, make_folder, read_json, write_json
 from evenly.engine.progress import Progress
+from evenly.engine.schedules import schedule as find_schedule
 from evenly.engine.side_by_side import side_by_side
 from evenly.errors import EvenlyError, unknown
 from evenly.experiment import KINDS, Model, as_data, as_device, erm_cost, name_of, resolve, train
@@ -112,7 +114,7 @@ def compare(
     seeds = [int(s) for s in seeds] if isinstance(seeds, Iterable) else list(range(int(seeds)))
     methods = list(dict.fromkeys([methods] if isinstance(methods, str) else methods))
     optimizers = list(dict.fromkeys([optimizers] if isinstance(optimizers, str) else optimizers))
-    options, settings = _check(methods, optimizers, seeds, options or {}, settings, jobs)
+    options, settings = _check(methods, optimizers, seeds, options or {}, settings, jobs, together)
     values = _check_sweep(
         sweep or {},
         _arms(methods, optimizers),
@@ -275,6 +277,9 @@ class _Seed:
             given = self.settings | _common(at) | self.options.get(method, {}) | _own(at, method)
             plan = self.resolved(data, method, given)
             builder(optimizer, **{name: plan[name] for name in ("lr", "momentum", "weight_decay", "rho")})
+            Augment(plan["augment"])
+            course = find_schedule(plan["schedule"])
+            Fit(plan["epochs"], "sgd", course, plan["batch_size"], plan["select"], plan["evaluate_every"])
 
     def config(self) -> dict[str, Any]:
         """What every call in one folder has in common."""
@@ -299,7 +304,11 @@ class _Seed:
                 "choose another out or remove it"
             )
         results = read_json(path / "results.json")
-        return [] if results is None else [*results["rows"], *results.get("others", [])]
+        if results is None:
+            return []
+        if not isinstance(results, dict) or not isinstance(results.get("rows"), list):
+            raise EvenlyError(f"{path / 'results.json'} is damaged; remove it, and the runs are read again")
+        return [*results["rows"], *results.get("others", [])]
 
     def _options(self, data: Data) -> dict[str, dict[str, Any]]:
         """What each method has of its own, from the data's recipe and from the user; what is swept is left out."""
@@ -407,6 +416,7 @@ def _check(
     options: dict[str, Any],
     settings: dict[str, Any],
     jobs: int,
+    together: int,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Refuse what cannot work; the options and settings, with plain numbers."""
     arms = _arms(methods, optimizers)
@@ -422,8 +432,9 @@ def _check(
         raise EvenlyError("there is nothing to compare; give at least one method, one optimizer and one seed")
     if len(set(seeds)) != len(seeds):
         raise EvenlyError(f"a seed stands twice in {seeds}; a run repeated is no second observation")
-    if jobs < 1:
-        raise EvenlyError(f"jobs {jobs} cannot work; give at least 1")
+    for name, value in (("jobs", jobs), ("together", together)):
+        if value < 1:
+            raise EvenlyError(f"{name} {value} cannot work; give at least 1")
     return options, settings
 
 

@@ -7,6 +7,7 @@ run.model, run.results, run.history
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from evenly.data import DATASETS, Data, law_options, load
+from evenly.data import DATASETS, Data, Split, law_options, load
 from evenly.engine import Fit, Run, measure
 from evenly.engine.batches import Batches, outputs_of
 from evenly.engine.folder import Folder, read_json, write_json
@@ -170,7 +171,7 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
                 name, **{option: options[option] for option in ("seed", *law_options(name)) if option in options}
             )
         elif (images := _folder_of(data, options)) is not None:
-            kept = {option: options[option] for option in ("seed", "size", "validation", "group_by")}
+            kept = {option: options[option] for option in ("seed", "size", "validation", "group_by", "memory")}
             data = load(images, **kept, skip_bad=options["skipped"] > 0)
         elif data is None:
             raise EvenlyError(
@@ -208,6 +209,8 @@ def _folder_of(data: Any, options: Mapping[str, Any]) -> Path | None:
 def _leave_behind(run: Run, data: Data, config: dict[str, Any], folder: Folder) -> None:
     from evenly.report import run_page
 
+    if folder.results is not None and not os.access(folder.path, os.W_OK):
+        return  # a finished run that is only to be read
     if run.selection is not None:
         run.selection.save(folder.path / "selection.npz")
     if folder.results is None:
@@ -256,9 +259,20 @@ def resolve(
     else:
         plan = DEFAULTS | recipe | _recipe_of(model)
     plan |= {name: value for name, value in given.items() if name in KINDS}
-    if "weights" in plan["model_options"] and plan["normalise"] == "data" and "normalise" not in given:
+    if "weights" in plan["model_options"] and "normalise" not in given and _coloured(data.train):
         plan["normalise"] = "imagenet"  # weights from a file are nearly always ImageNet's and know its scale
+    if model is not None and not isinstance(model, str):
+        if given.get("normalise", "none") != "none":
+            raise EvenlyError(
+                f"normalise {given['normalise']!r} is for a model by name; let the module scale its own inputs"
+            )
+        plan["normalise"] = "none"
     return plan, own.checked({name: value for name, value in given.items() if name in own.options})
+
+
+def _coloured(split: Split) -> bool:
+    first = split.inputs[0] if isinstance(split.inputs, torch.Tensor) else torch.as_tensor(split.inputs[0][0])
+    return first.dtype == torch.uint8 and first.ndim == 3 and len(first) == 3
 
 
 def _recipe_of(model: Any) -> dict[str, Any]:
@@ -279,9 +293,16 @@ def _scaled(fresh: Callable[[], nn.Module], model: Model, data: Data, normalise:
 
 @contextmanager
 def memory_explained(batch_size: int | None) -> Iterator[None]:
-    """Where a GPU's memory does not suffice, say which setting to lower."""
+    """Where a GPU's memory does not suffice, or a batch is too small, say which setting to change."""
     try:
         yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise EvenlyError(
+            f"a batch of one example, at batch size {batch_size}, is too few for the model's batch normalisation; "
+            "raise batch_size"
+        ) from None
     except torch.OutOfMemoryError as error:
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 2**30
         raise EvenlyError(
@@ -367,7 +388,7 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
     for name, split in data.splits.items():
         reseed(derive(config["seed"], "results", name))
         outputs = outputs_of(
-            run.model, Batches(split, config["settings"]["batch_size"], device, precision=run.precision)
+            run.model, Batches(split, config["settings"]["batch_size"], device, run.workers, precision=run.precision)
         ).cpu()
         row[name] = measure(outputs, split, data)
     return row

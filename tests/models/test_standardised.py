@@ -209,7 +209,9 @@ def own():
 @pytest.mark.parametrize("normalise", ["data", "imagenet"])
 def test_a_network_of_the_users_own_is_never_wrapped(normalise):
     for model in (own, own()):
-        run = evenly.train(model, data_of(), epochs=1, batch_size=None, normalise=normalise)
+        with pytest.raises(EvenlyError, match="for a model by name"):
+            evenly.train(model, data_of(), epochs=1, batch_size=None, normalise=normalise)
+        run = evenly.train(model, data_of(), epochs=1, batch_size=None)
         assert type(run.model) is nn.Sequential
     recipe = Data(train=(pixels(), np.arange(COUNT) % 2), recipe={"normalise": normalise})
     assert type(evenly.train(own, recipe, epochs=1).model) is nn.Sequential

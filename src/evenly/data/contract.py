@@ -161,10 +161,15 @@ class Data:
         return max([*counts, len(self.group_names or ())] if counts else [0])
 
     def fingerprint(self) -> str:
-        """Sixteen hex digits that change when any input, label or group does (of a Dataset: its labels and length)."""
+        """Sixteen hex digits that change when any input, label or group does.
+
+        Of a Dataset that has a method `fingerprint`, as evenly's own readers do, that; of another its length only.
+        """
         digest = hashlib.sha256()
         for name, split in self.splits.items():
             digest.update(name.encode())
+            if callable(own := getattr(split.inputs, "fingerprint", None)):
+                digest.update(str(own()).encode())
             for array in (split.inputs, split.labels, split.groups):
                 if isinstance(array, Tensor):
                     digest.update(str((array.dtype, tuple(array.shape))).encode())

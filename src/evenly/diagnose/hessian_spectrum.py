@@ -282,7 +282,7 @@ class MeanHessian:
                     self.kept[number] = gradient
             if not gradient.requires_grad:
                 continue
-            with self._spoken("torch cannot differentiate {} twice ({}); leave that layer out by parameters="):
+            with self._spoken("torch cannot differentiate {} twice ({}); give parameters= that come after that layer"):
                 total += torch.autograd.grad(gradient, self.flat, v, retain_graph=number in self.kept)[0]
         return total
 

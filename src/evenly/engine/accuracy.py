@@ -67,6 +67,11 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
 def measure(outputs: Tensor, split: Split, data: Data) -> dict[str, Any]:
     """What is reported of a split: accuracy, loss, worst class, and by group where there are groups."""
     labels = split.labels
+    if bool(torch.isnan(outputs).any()):
+        raise EvenlyError(
+            f"the model gives NaN on {int(torch.isnan(outputs).flatten(1).any(1).sum())} {split.name} examples in eval "
+            "mode; look at its inputs, or train with a lower learning rate"
+        )
     by_class = group_accuracy(outputs, labels, labels)
     loss = float(losses(outputs, labels).double().mean())
     row: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,10 @@ from evenly.engine.precision import Precision, autocast, resolved, whole
 from evenly.errors import EvenlyError
 
 EVALUATION_BATCH = 1024
+EVALUATION_NUMBERS = 1 << 24
+"""Numbers that are put before a network at once where nothing is learned from them, and examples at most; but no fewer
+examples than a batch of training has."""
+
 Gather = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Augment | None], Tensor]
 
 
@@ -120,7 +125,8 @@ class Batches:
     def in_order(self) -> Iterator[Batch]:
         """Every example once, as stored and as it is."""
         everything = torch.arange(len(self.split), device=self.device)
-        return self._read(_cut(everything, max(self.batch_size or 0, EVALUATION_BATCH)), None)
+        fit = EVALUATION_NUMBERS // max(1, math.prod(self.split.example_shape))
+        return self._read(_cut(everything, max(self.batch_size or 1, min(fit, EVALUATION_BATCH))), None)
 
     def _numbered(self, indices: Tensor) -> Tensor:
         indices = indices.to(self.device)

@@ -54,6 +54,9 @@ of the time: a large network on a fast GPU would spend more on writing than on t
 WAYS = ("foreach", "fused", "capturable")
 """How an optimizer computes, not what: a checkpoint may go on where another way is the right one."""
 
+SAVED = ("epoch", "finished", "cost", "seconds", "evaluation_cost", "model", "optimizer", "state", "best")
+"""What a checkpoint holds."""
+
 TURN = 16
 """Steps between the turns of runs that go side by side."""
 
@@ -240,6 +243,7 @@ class _Loop:
             out=None if self.fit.folder is None else self.fit.folder.path,
             precision=self.fit.precision,
             step=self.how,
+            workers=self.fit.workers,
         )
 
     def _capture(self) -> None:
@@ -382,6 +386,11 @@ class _Loop:
         if self.fit.folder is None:
             return
         saved = self.fit.folder.load(self.stage)
+        if saved is not None and (strange := [key for key in SAVED if key not in saved]):
+            raise EvenlyError(
+                f"{self.fit.folder.path}/checkpoint/{self.stage}.pt is no checkpoint of evenly ({strange[0]} is "
+                "missing); remove the folder to start over"
+            )
         done = 0 if saved is None else saved["epoch"]
 
         def done_by_then(row: dict[str, Any]) -> bool:

@@ -69,6 +69,7 @@ class Run:
     out: Path | None = None
     precision: Precision = "auto"
     step: str = "plain"
+    workers: int = 0
 
     def outputs(self, split: Split) -> Tensor:
         """The network's outputs on a split, in order, in eval mode, on the CPU."""
@@ -82,4 +83,4 @@ class Run:
 
     def _batches(self, split: Split) -> Batches:
         device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
-        return Batches(split, None, device, precision=self.precision)
+        return Batches(split, None, device, self.workers, precision=self.precision)

@@ -50,7 +50,12 @@ class Kept:
 
 
 def kept(
-    root: Path, files: Sequence[str], how: Mapping[str, Any], make: Callable[[], Kept], memory: float = math.inf
+    root: Path,
+    files: Sequence[str],
+    how: Mapping[str, Any],
+    make: Callable[[], Kept],
+    memory: float = math.inf,
+    mended: Callable[[int], bool] = lambda i: False,
 ) -> Kept:
     """The array of these files: from the cache where it is theirs and whole, else made and put there.
 
@@ -59,11 +64,12 @@ def kept(
         how: what else decides the array, as JSON; an array of its own is kept for each.
         make: decodes the files.
         memory: GiB that the array may take; a larger one is not read.
+        mended: whether file i, which could not be read, can be now; rights change without the file.
     """
     manifest = {"version": VERSION, "how": dict(how), "files": [[file, *_stat(root / file)] for file in files]}
     places = _places(root, how)
     for place in places:
-        if (known := _read(place, manifest, memory)) is not None:
+        if (known := _read(place, manifest, memory)) is not None and not any(map(mended, known.bad)):
             return known
     made = make()
     _write(places, manifest, made)
@@ -110,7 +116,7 @@ def _read(place: Path, manifest: Mapping[str, Any], memory: float) -> Kept | Non
         if not whole or zlib.crc32(array.data) != found["crc32"]:
             return None
         return Kept(shape, np.asarray(array), bad)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
+    except Exception:  # a damaged file can raise anything
         return None
 
 

@@ -9,6 +9,7 @@ transparency dropped. 16-bit images keep their upper 8 bits.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import warnings
@@ -58,6 +59,19 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
             raise EvenlyError(f"image {self.root / self.files[i]} cannot be read ({why}); mend it or remove it")
         return torch.from_numpy(pixels), int(self.targets[i])
 
+    def fingerprint(self) -> str:
+        """Sixteen hex digits of the files' names, sizes and beginnings, and of how they are decoded."""
+        digest = hashlib.sha256(repr((self.shape, self.size)).encode())
+        for file in self.files:
+            with (self.root / file).open("rb") as opened:
+                digest.update(f"{file} {os.fstat(opened.fileno()).st_size}".encode())
+                digest.update(opened.read(BEGINNING))
+        return digest.hexdigest()[:16]
+
+
+BEGINNING = 1 << 16
+"""Bytes of a file that tell it from another of its name and size."""
+
 
 @dataclass
 class Decoded:
@@ -106,7 +120,11 @@ def decode(
     if size is not None and size < 1:
         raise EvenlyError(f"size {size} cannot be used; give the side of the images in pixels, 1 or more")
     how = {"size": size, "channels": channels}
-    known = kept(root, files, how, lambda: _decode_all(root, files, size, channels, memory), memory)
+
+    def mended(i: int) -> bool:
+        return not isinstance(_attempt(lambda: _decode(root / files[i], channels or 3, size)), str)
+
+    known = kept(root, files, how, lambda: _decode_all(root, files, size, channels, memory), memory, mended)
     named = [(files[i], why) for i, why in known.bad.items()]
     if named and not skip_bad:
         raise EvenlyError(

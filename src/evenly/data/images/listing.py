@@ -105,6 +105,7 @@ def assembled(
             "size": size,
             "validation": validation,
             "group_by": group_by,
+            "memory": memory,
             "skipped": len(decoded.bad),
             "seed": seed,
         },
