@@ -85,18 +85,20 @@ def images(count: int) -> tuple[Tensor, Tensor]:
 
 
 def trained(x: Tensor, y: Tensor, seed: int = 0, epochs: int = 5) -> nn.Module:
-    """A ResNet-8 after so many epochs on (x, y): SGD 0.02, momentum 0.9, batches of 100.
+    """A ResNet-8 after so many epochs on (x, y): SGD with momentum 0.9, 0.05 to 0 by a cosine, batches of 50.
 
-    With 0.1 the running statistics of so few steps lag behind and the loss in eval mode exceeds log 10.
+    At a constant rate the running statistics of so few steps lag behind the weights, and so does the loss in eval mode.
     """
     torch.manual_seed(seed)
     model = resnet8().train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * -(-len(x) // 50))
     for _ in range(epochs):
-        for batch in torch.randperm(len(x)).split(100):
+        for batch in torch.randperm(len(x)).split(50):
             optimizer.zero_grad()
             F.cross_entropy(model(x[batch]), y[batch]).backward()
             optimizer.step()
+            schedule.step()
     return model.eval()
 
 

@@ -121,6 +121,7 @@ def test_attributes_and_clusters_stand_in_for_groups(groups, attributes):
     assert bool(found.probes) == attributes
     if by == "cluster":  # its features tell the attribute, so the clusters do, and so it fails on one
         assert "It fails by cluster on" in found.verdict()[1]
+        assert "they stand apart in its own features" in found.verdict()[1]
 
 
 def test_everything_is_json_and_the_model_is_left_as_it_was():

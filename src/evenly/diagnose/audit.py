@@ -140,6 +140,8 @@ class Audit:
         bounded = wilson(worst.right, worst.n, level=1 - 0.05 / len(self.groups))[1]
         if bounded < self.overall.accuracy:
             reading = "it leans on something that these examples lack"
+            if self.by == "cluster":
+                reading = "they stand apart in its own features"
             return f"It fails by {what} on {found}, {gap:.1f} points below its average: {reading}."
         return f"No {what} is clearly below the average; the lowest is {found}."
 

@@ -201,6 +201,10 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
     for name, count in (("runs", runs), ("least_steps", least_steps), ("most_steps", most_steps)):
         if count < 1:
             raise EvenlyError(f"{name} {count} is too few; give at least 1")
+    if most_steps < top:
+        raise EvenlyError(
+            f"most_steps {most_steps} cannot show {top} eigenvalues; give at least {top}, or a smaller top"
+        )
     if batch_size is not None and batch_size < 1:
         raise EvenlyError(f"batch_size {batch_size} is no number of samples; give at least 1")
     shapes = _chosen(model, parameters)

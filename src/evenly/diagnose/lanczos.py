@@ -85,7 +85,7 @@ def run(
             rows = torch.cat([rows, rows.new_empty(min(len(rows), most - step + 1), size)])
         rows[known + step - 1] = q
         w, along = _orthogonal(times(q), rows[: known + step])
-        read = torch.cat([along, w.norm()[None]]).double().cpu().numpy()
+        read = torch.cat([along, w.norm()[None]]).cpu().double().numpy()
         if not np.isfinite(read).all():
             raise EvenlyError(
                 f"Hessian-vector product {step} holds NaN or infinity though the loss is finite; look for a root, a "
@@ -138,7 +138,7 @@ def extremes(
     nodes: list[Array] = []
     weights: list[Array] = []
     products = done = 0
-    norm = rounding = 0.0
+    rounding = 0.0
     repeat = runs > 1
 
     def limit(all_values: Array, rounding: float) -> float:
@@ -164,7 +164,6 @@ def extremes(
         found = run(times, first if done == 0 else draw(done), vectors, settled, least, most)
         done += 1
         products += len(found.values)
-        norm = max(norm, float(np.abs(found.values).max()))
         rounding = max(rounding, found.rounding)
         nodes.append(np.concatenate([values, found.values]))
         rest = (size - len(values)) / size
