@@ -222,8 +222,7 @@ def starts(count: int, rounds: int) -> list[Row]:
         hessian = MeanHessian(model, names, "cross-entropy", x, y, batch_size=BATCH, memory=2**33, seed=0)
         loss = F.cross_entropy(model(x), y)
         gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.parameters()))])
-        draws: list[Callable[[int], Tensor]] = [hessian.random, lambda _, g=gradient: g]  # type: ignore[misc]
-        for what, draw in zip(("random", "gradient"), draws, strict=True):
+        for what, draw in (("random", hessian.random), ("gradient", lambda _, g=gradient: g)):
             found = extremes(hessian.times, draw, TOP, tolerance=TOLERANCE)
             shown = " ".join(f"{value:.5g}" for value in found.values)
             row = {"products": found.products, "loss": float(loss.detach()), "eigenvalues": shown}

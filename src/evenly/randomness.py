@@ -9,6 +9,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,16 +29,28 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
 @contextmanager
 def isolated(seed: int | None = None) -> Iterator[None]:
     """Run a block on the global random states (torch's, numpy's, Python's) and leave no trace; seed them if asked."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    found = random_state()
     try:
-        with torch.random.fork_rng(devices=devices):
-            if seed is not None:
-                reseed(seed)
-            yield
+        if seed is not None:
+            reseed(seed)
+        yield
     finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)  # noqa: NPY002
+        set_random_state(found)
+
+
+def random_state() -> tuple[Any, ...]:
+    """The global random states: Python's, numpy's, torch's on the CPU, and on every GPU."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda  # noqa: NPY002
+
+
+def set_random_state(state: tuple[Any, ...]) -> None:
+    """Put back what `random_state` gave."""
+    random.setstate(state[0])
+    np.random.set_state(state[1])  # noqa: NPY002
+    torch.set_rng_state(state[2])
+    if state[3]:
+        torch.cuda.set_rng_state_all(state[3])
 
 
 def reseed(seed: int) -> None:

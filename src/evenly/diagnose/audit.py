@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from evenly.data.contract import Data, Split
 from evenly.diagnose.hessian_spectrum import HessianSpectrum, hessian_spectrum
-from evenly.diagnose.importance import from_logits, gini, importance_weights
+from evenly.diagnose.importance import gini, importance_weights
 from evenly.diagnose.passes import batches, logits_of
 from evenly.diagnose.probes import Probe, probes, wilson
 from evenly.diagnose.representations import representations
@@ -373,6 +373,3 @@ def _histogram(scores: Tensor) -> dict[str, int]:
 def _share(share: Share) -> dict[str, Any]:
     low, high = share.interval
     return {"name": share.name, "n": share.n, "accuracy": share.accuracy, "low": low, "high": high, "loss": share.loss}
-
-
-__all__ = ["Audit", "Share", "audit", "from_logits"]

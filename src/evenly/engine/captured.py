@@ -8,13 +8,12 @@ examples, which epoch and which learning rate from tensors that stay where they 
 from __future__ import annotations
 
 import functools
-import random
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -22,6 +21,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from evenly.engine.batches import Batch, Batches, Gather, gathered
 from evenly.engine.steps import State, Step, look
 from evenly.optim.perturbed import PerturbedOptimizer
+from evenly.randomness import random_state
 
 WARM_UPS = 3
 COMPILE_STEPS = 2000
@@ -139,7 +139,7 @@ class CapturedStep:
         """
         step = self.step
         before = [*map(id, _tensors(step.model, step.optimizer, step.state))], sorted(step.state)
-        drawn = random.getstate(), repr(np.random.get_state()), torch.get_rng_state()  # noqa: NPY002
+        on_host = _state_on_host()
         mode = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -149,8 +149,7 @@ class CapturedStep:
         after = [*map(id, _tensors(step.model, step.optimizer, step.state))], sorted(step.state)
         if before != after:
             raise NotCapturedError("a layer or the objective puts new tensors in the place of its own")
-        same = drawn[0] == random.getstate() and drawn[1] == repr(np.random.get_state())  # noqa: NPY002
-        if not same or not torch.equal(drawn[2], torch.get_rng_state()):
+        if on_host != _state_on_host():
             raise NotCapturedError("the step draws random numbers on the host")
 
     def _run(self) -> None:
@@ -230,6 +229,11 @@ def _tensors(model: nn.Module, optimizer: Optimizer, state: State) -> list[Tenso
     """Everything that a step may change."""
     of_optimizer = [value for each in optimizer.state.values() for value in each.values() if isinstance(value, Tensor)]
     return [*model.parameters(), *model.buffers(), *of_optimizer, *state.values()]
+
+
+def _state_on_host() -> bytes:
+    of_python, of_numpy, of_torch, _ = random_state()
+    return pickle.dumps((of_python, of_numpy, of_torch.numpy().tobytes()))
 
 
 def _settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:

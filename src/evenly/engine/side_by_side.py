@@ -9,16 +9,15 @@ recorded steps read the state from memory that all runs share.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from evenly.engine.captured import own_stream
+from evenly.randomness import random_state, set_random_state
 
 Result = TypeVar("Result")
 _here = threading.local()
@@ -63,7 +62,7 @@ class _Turns:
         self.ring: list[int] = []  # runs under way, the one whose turn it is first
         self.away = 0  # runs under way that have left the ring for a while
         self.waiting = list(range(len(runs)))
-        self.found = _random_state()
+        self.found = random_state()
 
     def results(self) -> list[Any]:
         try:
@@ -76,14 +75,14 @@ class _Turns:
                 self.turn.wait_for(self._all_over)
             raise
         finally:
-            _set_random_state(self.found)
+            set_random_state(self.found)
         if self.error is not None:
             raise self.error
         return [self.done[number] for number in range(len(self.runs))]
 
     def pause(self) -> None:
         self._wait_if_drawing()
-        state = _random_state()
+        state = random_state()
         with self.turn:
             self.ring.append(self.ring.pop(0))
             self._come_back(state)
@@ -92,7 +91,7 @@ class _Turns:
     def left(self) -> Iterator[None]:
         """Leave the ring for a while, and come back at its end."""
         self._wait_if_drawing()
-        state = _random_state()
+        state = random_state()
         with self.turn:
             self.ring.pop(0)
             self.away += 1
@@ -115,7 +114,7 @@ class _Turns:
     def _come_back(self, state: Any) -> None:
         self.turn.notify_all()
         self._wait_for(_here.number)
-        _set_random_state(state)
+        set_random_state(state)
         if self.stopping:
             raise _StoppedError
 
@@ -137,7 +136,7 @@ class _Turns:
             self._wait_for(number)
         try:
             if not self.stopping:
-                _set_random_state(self.found)
+                set_random_state(self.found)
                 with own_stream(self.device):
                     self.done[number] = self.runs[number]()
         except _StoppedError:
@@ -149,16 +148,3 @@ class _Turns:
                 self.ring.pop(0)
                 self._refill()
                 self.turn.notify_all()
-
-
-def _random_state() -> tuple[Any, ...]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda  # noqa: NPY002
-
-
-def _set_random_state(state: tuple[Any, ...]) -> None:
-    random.setstate(state[0])
-    np.random.set_state(state[1])  # noqa: NPY002
-    torch.set_rng_state(state[2])
-    if state[3]:
-        torch.cuda.set_rng_state_all(state[3])

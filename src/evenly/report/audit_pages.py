@@ -25,7 +25,7 @@ from evenly.report.blocks import (
     Section,
     Settings,
     Table,
-)  # fmt: skip
+)
 from evenly.report.examples import Example
 from evenly.report.figures import Curve, Look, is_image, thumbnail
 from evenly.report.pages import footer, write_page
