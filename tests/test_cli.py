@@ -19,7 +19,7 @@ from evenly import __version__
 from evenly.cli import main
 from evenly.data import DATASETS
 from evenly.methods import METHODS
-from evenly.models import MODELS
+from evenly.models import MODELS, TEXT_MODELS
 from evenly.optim.registry import OPTIMIZERS
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
@@ -296,8 +296,8 @@ def test_a_loss_that_is_not_finite_keeps_the_folder(evenly, mine, tmp_path):
     ("verb", "names"),
     [
         ("methods", set(METHODS)),
-        ("datasets", {*DATASETS, "FILE.npz", "FOLDER"}),
-        ("models", {*MODELS, "torchvision:NAME", "timm:NAME"}),
+        ("datasets", {*DATASETS, "FILE.csv", "FILE.npz", "FOLDER"}),
+        ("models", {*MODELS, *TEXT_MODELS, "hf:FOLDER", "torchvision:NAME", "timm:NAME"}),
     ],
 )
 def test_lists(evenly, verb, names):

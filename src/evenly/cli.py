@@ -32,7 +32,8 @@ DataName = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A name from `evenly datasets`, an .npz file with x, y[, groups][, split], or a folder of images.",
+        help="A name from `evenly datasets`, a folder of images, a .csv file of texts or numbers, or an .npz file with "
+        "x, y[, groups][, split].",
     ),
 ]
 Model = Annotated[
@@ -59,6 +60,22 @@ Select = Annotated[
         help="Which epoch's weights count: last, average, worst-group or worst-class (the latter three on validation).",
         show_default=False,
     ),
+]
+Patience = Annotated[
+    int | None,
+    typer.Option(help="Stop after so many epochs without a better value of what --select goes by.", show_default=False),
+]
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns of a table to group by, as place, label,place or label,male+female; given (the data's own, where "
+        "not told); or infer: two for each class, from an early network.",
+        show_default=False,
+    ),
+]
+Infer = Annotated[
+    str | None,
+    typer.Option(help="How groups are inferred: useful (clusters, the default) or eiil.", show_default=False),
 ]
 Augment = Annotated[
     str | None,
@@ -122,6 +139,9 @@ def train(
     rho: Number = None,
     schedule: Schedule = None,
     select: Select = None,
+    patience: Patience = None,
+    groups: Groups = None,
+    infer: Infer = None,
     augment: Augment = None,
     normalise: Normalise = None,
     precision: Precision = None,
@@ -143,6 +163,8 @@ def train(
 
       evenly train my.npz --method useful --optimizer sam --epochs 60 -o factor=3
 
+      evenly train reviews.csv --method pde --groups label,product
+
       evenly train photos/ --model torchvision:resnet50 --model-option weights=resnet50.safetensors --augment basic
     """
     from evenly.experiment import train as run_train
@@ -151,6 +173,7 @@ def train(
     settings = _settings(
         batch_size, model_option, epochs=epochs, lr=lr, momentum=momentum, weight_decay=weight_decay, rho=rho,
         schedule=schedule, select=select, augment=augment, normalise=normalise, precision=precision,
+        patience=patience, groups=groups, infer=infer,
     )  # fmt: skip
     options = find(method).checked(_pairs(option))
     out = _outside(data, out or Path("runs") / f"{_short(data)}-{method}-{optimizer}-seed{seed}")
@@ -175,6 +198,8 @@ def train(
             f"  worst group     {row[where]['worst_group']:.1%}"
             f"   train-weighted average {row[where]['train_weighted']:.1%}"
         )
+    if "inferred_groups" in row:
+        print(f"  {_inferred(row['inferred_groups'])}")
     from evenly.report.words import uncaptured
 
     if steps := uncaptured([row]):
@@ -197,6 +222,9 @@ def compare(
     rho: Number = None,
     schedule: Schedule = None,
     select: Select = None,
+    patience: Patience = None,
+    groups: Groups = None,
+    infer: Infer = None,
     augment: Augment = None,
     normalise: Normalise = None,
     precision: Precision = None,
@@ -249,6 +277,7 @@ def compare(
         **_settings(
             batch_size, model_option, epochs=epochs, lr=lr, momentum=momentum, weight_decay=weight_decay, rho=rho,
             schedule=schedule, select=select, augment=augment, normalise=normalise, precision=precision,
+            patience=patience, groups=groups, infer=infer,
         ),
     )  # fmt: skip
     _show([table], out, as_json)
@@ -434,6 +463,7 @@ def datasets(as_json: Json = False) -> None:
         name: _with_options((law.__doc__ or "").splitlines()[0], law_options(name)) for name, law in DATASETS.items()
     }
     rows["FOLDER"] = "your own images: a folder for each class, or a file metadata.csv with file, label[, split, ...]"
+    rows["FILE.csv"] = "your own texts (a column text) or numbers: label[, split, attributes ...]; also .csv.gz"
     rows["FILE.npz"] = "your own arrays: x (N, ...), y (N,), optionally groups (N,) and split (N,)"
     _list(rows, as_json)
 
@@ -444,9 +474,10 @@ def models(as_json: Json = False) -> None:
 
     Example: evenly models
     """
-    from evenly.models import MODELS
+    from evenly.models import MODELS, TEXT_MODELS
 
-    rows = {name: summary for name, (_, summary) in MODELS.items()}
+    rows = {name: summary for name, (_, summary) in (MODELS | TEXT_MODELS).items()}
+    rows["hf:FOLDER"] = "for texts: a sequence classifier of transformers and its tokenizer from a local folder"
     for library in ("torchvision", "timm"):
         rows[f"{library}:NAME"] = (
             f"any model of {library} where it is installed; weights from a local file with --model-option weights=FILE"
@@ -566,6 +597,19 @@ def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **se
     print(f"page: {out / 'stability.html'}")
 
 
+def _inferred(found: dict[str, Any]) -> str:
+    """How groups were inferred and how well they match the true ones, in a line."""
+    made = f"groups inferred by {found['by']} after {found['epoch']} epochs"
+    if "match" not in found:
+        return made
+    minority = found["match"]["minority"]
+    return (
+        f"{made}: adjusted mutual information with the true ones "
+        f"{found['match']['adjusted_mutual_information']:.2f}, {minority['recall']:.0%} of the smallest true group in "
+        f"one of them, {minority['precision']:.0%} of which it is"
+    )
+
+
 def _check_answer(out: Path, file: str, target: Any) -> None:
     """Refuse a folder that holds anything but an earlier answer about the same."""
     from evenly.engine.folder import holds_something, read_json
@@ -589,7 +633,7 @@ def _keep(out: Path, file: str, content: dict[str, Any]) -> None:
 def _short(data: str) -> str:
     """What a run on this data is called."""
     path = Path(data)
-    return path.resolve().name if path.is_dir() else path.stem
+    return path.resolve().name if path.is_dir() else Path(path.name.removesuffix(".gz")).stem
 
 
 def _outside(data: str, out: Path) -> Path:

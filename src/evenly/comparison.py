@@ -36,7 +36,7 @@ from evenly.engine.progress import Progress
 from evenly.engine.schedules import schedule as find_schedule
 from evenly.engine.side_by_side import side_by_side
 from evenly.errors import EvenlyError, unknown
-from evenly.experiment import KINDS, Model, as_data, as_device, erm_cost, name_of, resolve, train
+from evenly.experiment import KINDS, Model, as_data, as_device, by_columns, erm_cost, name_of, resolve, train
 from evenly.methods import find
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.options import checked, kinds_of
@@ -114,6 +114,7 @@ def compare(
     seeds = [int(s) for s in seeds] if isinstance(seeds, Iterable) else list(range(int(seeds)))
     methods = list(dict.fromkeys([methods] if isinstance(methods, str) else methods))
     optimizers = list(dict.fromkeys([optimizers] if isinstance(optimizers, str) else optimizers))
+    settings, data_options = by_columns(settings, data, data_options)
     options, settings = _check(methods, optimizers, seeds, options or {}, settings, jobs, together)
     values = _check_sweep(
         sweep or {},

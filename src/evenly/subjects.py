@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from evenly.data import Data
+from evenly.data import Data, Texts
 from evenly.errors import EvenlyError
 from evenly.experiment import as_data, as_device, reopen
-from evenly.models import factory, load_weights
+from evenly.models import encoded, factory, load_weights
 
 
 def subject(
@@ -36,7 +36,9 @@ def subject(
     if model is None or data is None:
         raise EvenlyError(f"{path} is a file of weights; give --model NAME and --data DATA with it")
     its_data = as_data(data, 0, data_options or {})
-    fresh, name = factory(model, its_data.train.example_shape, its_data.classes, 0)
+    texts = its_data.train.texts if isinstance(its_data.train.inputs, Texts) else None
+    fresh, name = factory(model, its_data.train.example_shape, its_data.classes, 0, texts=texts)
     network = fresh()
+    its_data = encoded(its_data, network)
     load_weights(network, path, replace_head=False)
     return network.to(as_device(device)), its_data, f"{name} ({path.name})"

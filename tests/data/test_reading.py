@@ -161,7 +161,11 @@ def test_unknown_names_and_options_are_met_with_the_nearest(tmp_path: Path) -> N
         load(saved(tmp_path, **arrays()), n=3)
 
 
-IMAGES = ("cifar10", "cifar100", "stl10", "cinic10", "tiny-imagenet", "mnist", "fashion-mnist")
+IMAGES = (
+    *("cifar10", "cifar100", "stl10", "cinic10", "tiny-imagenet", "mnist", "fashion-mnist"),
+    *("waterbirds", "celeba", "pacs", "office-home", "vlcs"),
+)
+COMPOSITES = ("cifar-mnist", "fashion-mnist-mnist", "coloured-mnist")
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -185,7 +189,7 @@ def test_a_folder_of_images_is_loaded_by_its_path(tmp_path: Path) -> None:
         load(tmp_path, sise=4)
 
 
-@pytest.mark.parametrize("name", [name for name in DATASETS if name not in IMAGES])
+@pytest.mark.parametrize("name", [name for name in DATASETS if name not in (*IMAGES, *COMPOSITES)])
 def test_every_named_law_says_what_it_is_and_how_it_was_made(name: str) -> None:
     data = load(name, seed=2)
     assert data.name == name

@@ -29,6 +29,7 @@ from evenly.diagnose.representations import representations
 from evenly.diagnose.samples import in_eval_mode
 from evenly.engine.losses import losses, predictions, single
 from evenly.errors import EvenlyError
+from evenly.models import encoded
 from evenly.randomness import derive, generator
 
 SHOWN = 12
@@ -223,6 +224,7 @@ def audit(
     started = time.perf_counter()
     if not isinstance(data, Data):
         raise EvenlyError(f"data is a {type(data).__name__}; give an evenly.Data, e.g. evenly.Data(train=(x, y))")
+    data = encoded(data, model)
     if split is not None and split not in data.splits:
         raise EvenlyError(f"there is no {split} split; the data has {', '.join(data.splits)}")
     judged = data.splits[split or next(part for part in ("test", "validation", "train") if part in data.splits)]
@@ -294,11 +296,10 @@ def _groups(model: nn.Module, split: Split, data: Data, seed: int) -> tuple[str,
     class_names = (
         [str(c) for c in data.class_names] if data.class_names else [f"class {k}" for k in range(data.classes)]
     )
-    if split.groups is not None:
-        groups = split.groups.cpu()
-        member = groups.T if groups.ndim == 2 else groups == torch.arange(data.group_count)[:, None]
-        names = data.group_names or [f"group {g}" for g in range(len(member))]
-        return "group", {str(name): row.nonzero().flatten() for name, row in zip(names, member, strict=False)}
+    if split.measured_groups is not None:
+        groups, names = split.measured_groups.cpu(), data.measured_names
+        member = groups.T if groups.ndim == 2 else groups == torch.arange(len(names))[:, None]
+        return "group", {name: row.nonzero().flatten() for name, row in zip(names, member, strict=False)}
     if split.attributes:
         attribute, column = next(iter(split.attributes.items()))
         called = getattr(data, "attribute_names", {}).get(attribute)

@@ -79,9 +79,9 @@ def measure(outputs: Tensor, split: Split, data: Data) -> dict[str, Any]:
         "loss": loss if math.isfinite(loss) else None,  # JSON has no infinity
         "worst_class": by_class.worst,
     }
-    if split.groups is not None:
-        by_group = group_accuracy(outputs, labels, split.groups, data.train.groups)
-        unseen = [0] * (data.group_count - len(by_group.counts))
+    if split.measured_groups is not None:
+        by_group = group_accuracy(outputs, labels, split.measured_groups, data.train.measured_groups)
+        unseen = [0] * (len(data.measured_names) - len(by_group.counts))
         row |= {
             "worst_group": by_group.worst,
             "train_weighted": by_group.weighted,
@@ -92,6 +92,19 @@ def measure(outputs: Tensor, split: Split, data: Data) -> dict[str, Any]:
             "group_counts": by_group.counts.tolist() + unseen,
         }
     return row
+
+
+def check_groups(data: Data) -> None:
+    """Refuse to choose an epoch by the worst group where validation lacks a group that training has."""
+    names = data.measured_names
+    in_train, held_out = (_members(split.measured_groups, len(names)).sum(0) for split in (data.train, data.validation))
+    unseen = ((in_train > 0) & (held_out == 0)).nonzero().flatten().tolist()
+    if unseen:
+        more = f" (nor have {len(unseen) - 1} more groups)" if len(unseen) > 1 else ""
+        raise EvenlyError(
+            f"{names[unseen[0]]!r} has no validation example{more}, so select 'worst-group' cannot see it; use "
+            "select='worst-class' or 'average', or hold out some of its examples"
+        )
 
 
 def _count(groups: Tensor) -> int:

@@ -26,7 +26,7 @@ from evenly.report.blocks import (
     Settings,
     Table,
 )
-from evenly.report.examples import Example
+from evenly.report.examples import Example, snippet
 from evenly.report.figures import Curve, Look, is_image, thumbnail
 from evenly.report.pages import footer, write_page
 from evenly.report.settings import size_pairs
@@ -221,7 +221,12 @@ def density(audits: Sequence[Audit]) -> Panels | None:
 
 
 def gallery(each: Audit) -> Gallery | None:
-    """The hardest and the easiest images, each beside where the model looks."""
+    """The hardest and the easiest images, each beside where the model looks, or texts."""
+    if each.split.texts is not None:
+        kinds = (("Hardest", each.hardest), ("Easiest", each.easiest))
+        texts = [(kind, [_example(each, i, "", "") for i in indices.tolist()]) for kind, indices in kinds]
+        title = f"{each.name}: hardest and easiest {each.split.name} texts"
+        return Gallery(title, texts, "Label, prediction and loss of each.")
     if not is_image(each.split.example_shape):
         return None
     sets = []
@@ -243,7 +248,8 @@ def _example(each: Audit, i: int, source: str, what: str) -> Example:
     label, predicted = _class(each, int(each.labels[i])), _class(each, int(each.predicted[i]))
     told = label if label == predicted else f"{label}, taken for {predicted}"
     caption = what or f"{told}, loss {float(each.losses[i]):.2g}"
-    return Example(source, caption, f"{each.split.name} example {i}, {told}{', ' + what if what else ''}", False)
+    text = "" if each.split.texts is None else snippet(each.split.texts[i])
+    return Example(source, caption, f"{each.split.name} example {i}, {told}{', ' + what if what else ''}", False, text)
 
 
 def _class(each: Audit, k: int) -> str:

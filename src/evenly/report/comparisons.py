@@ -304,7 +304,7 @@ def groups(table: Comparison, data: Data | None, looks: Mapping[str, Look], pref
             )
             for entry in arms
         ]  # fmt: skip
-        name = str(data.group_names[g]) if data is not None and data.group_names else f"group {g}"
+        name = data.measured_names[g] if data is not None and data.measured_names else f"group {g}"
         note = f"{counts[g]:,} of {sum(counts):,} training examples" if counts and g < len(counts) else ""
         svg = figures.bars(rows, prefix=f"{prefix}{g}", label=f"Accuracy in group {name}")
         panels.append(Panel(name, svg, note))

@@ -88,7 +88,7 @@ def group_results(run: Run, data: Data) -> Table | None:
             values, sizes = run.results[name]["groups"], run.results[name]["group_counts"]
             there = g < len(values)
             cells += [Cell(f"{sizes[g]:,}" if there else "0"), Cell(words.number(values[g] if there else None))]
-        rows.append(Row(str(data.group_names[g]) if data.group_names else f"group {g}", cells))
+        rows.append(Row(data.measured_names[g], cells))
     columns = ["group"]
     for name in splits:
         spoken = "training" if name == "train" else name

@@ -215,7 +215,7 @@ def test_refuses_what_is_no_folder_and_options_that_cannot_be(tmp_path: Path) ->
         ({"size": 0}, "size 0"),
         ({"validation": 1.0}, "validation 1.0"),
         ({"validation": 0.9}, "validation 0.9 and a test share of 0.2 leave nothing"),
-        ({"group_by": "colour"}, "no attribute to group by is called 'colour'; there are none"),
+        ({"groups": "colour"}, "no attribute to group by is called 'colour'; there are: label"),
     ):
         with pytest.raises(EvenlyError, match=message):
             image_folder(tmp_path, **options)
