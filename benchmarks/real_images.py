@@ -35,8 +35,8 @@ PUBLISHED = {
     "fashion-mnist-mnist": "Springer et al. (2024), SGD -> SAM, error %: test 0.5 -> 0.0, digit 5.8 -> 0.3, picture "
     "11.6 -> 10.5.",
     "celeba": "Deng et al. (2023), all of CelebA, a ResNet-50 from ImageNet's weights, worst group / average accuracy "
-    "%: ERM 45.0 / 94.8, Subsample 86.1 / 91.3, GroupDRO 86.3 / 92.9, DFR-Tr 80.7 / 90.6, DFR-Val 88.3 / 91.3, PDE 91.0 / "
-    "92.0.",
+    "%: ERM 45.0 / 94.8, Subsample 86.1 / 91.3, GroupDRO 86.3 / 92.9, DFR-Tr 80.7 / 90.6, DFR-Val 88.3 / 91.3, PDE "
+    "91.0 / 92.0.",
     "pacs": "Springer et al. (2024), a ResNet-50 from ImageNet's weights, SGD -> SAM, accuracy of the probe: cartoon "
     ".897 -> .921, photo .955 -> .964.",
 }  # fmt: skip

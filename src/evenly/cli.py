@@ -198,6 +198,7 @@ def train(
             f"  worst group     {row[where]['worst_group']:.1%}"
             f"   train-weighted average {row[where]['train_weighted']:.1%}"
         )
+    print(f"  kept after      {row['selected_after_epochs']:.1f} epochs' worth of the full training set")
     if "inferred_groups" in row:
         print(f"  {_inferred(row['inferred_groups'])}")
     from evenly.report.words import uncaptured

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from evenly.data import DATASETS, Data, Split, Texts, law_options, load, reader_options
 from evenly.engine import Fit, Run, measure
+from evenly.engine.accuracy import intervals, usage
 from evenly.engine.batches import Batches, outputs_of
 from evenly.engine.folder import Folder, read_json, write_json
 from evenly.engine.precision import Precision
@@ -119,7 +120,8 @@ def train(
             training stops. groups: "given", the data's own; columns of a file's table, as "place" or "label,place"
             (`evenly.data.metadata`); or "infer": two for each class, from an early network, by
             infer="useful" (clusters of its outputs) or "eiil" (environments), for a method that needs groups and for
-            select="worst-group"; the true ones are then only measured by. Anything else is an option of the method.
+            select="worst-group"; the true ones are then only measured by. What that costs is counted to a method that
+            needs groups, and to the evaluation of any other. Anything else is an option of the method.
     """
     seed = int(seed)
     settings, data_options = by_columns(settings, data, data_options)
@@ -162,12 +164,16 @@ def train(
             with memory_explained(plan["batch_size"]):
                 if plan.get("groups") == "infer" and (chosen.needs_groups or plan["select"] == "worst-group"):
                     inferred = infer_groups(fresh, data, fit, plan.get("infer", "useful"))
-                    shown, fit = inferred.data, replace(fit, spent=inferred.cost, inferred=True)
+                    # to a method that asks for no groups they are part of the looks at validation
+                    spent = inferred.cost if chosen.needs_groups else 0.0
+                    shown, fit = inferred.data, replace(fit, spent=spent, inferred=True)
                 run = chosen(fresh, shown, fit, **options)
+                if inferred is not None and not chosen.needs_groups:
+                    run.evaluation_cost += inferred.cost
         with memory_explained(plan["batch_size"]):
             run.results = _results(run, data, config, unit or erm_cost(data, plan["epochs"]))
-        if inferred is not None:
-            run.results["inferred_groups"] = inferred.summary()
+            if inferred is not None:
+                run.results["inferred_groups"] = inferred.summary()
         if fit.folder is not None and not reading:
             _leave_behind(run, data, config, fit.folder)
     return run
@@ -424,6 +430,7 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
     row: dict[str, Any] = {
         "data": data.name, "method": config["method"]["name"], "optimizer": config["optimizer"], "seed": config["seed"],
         "model": config["model"]["name"], "rule": run.rule, "selected_epoch": run.selected_epoch,
+        "selected_after_epochs": run.selected_cost / len(data.train),
         "epochs": len(run.history), "cost": run.cost,
         "cost_multiple": run.cost / unit,
         "evaluation_cost": run.evaluation_cost, "seconds": round(run.seconds, 3),
@@ -436,4 +443,8 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
             run.model, Batches(split, config["settings"]["batch_size"], device, run.workers, precision=run.precision)
         ).cpu()
         row[name] = measure(outputs, split, data)
+        if "groups" in row[name]:
+            row[name]["group_intervals"] = intervals(row[name]["groups"], row[name]["group_counts"])
+    if run.shown is not None:
+        row["used"] = usage(run.shown, data)
     return row

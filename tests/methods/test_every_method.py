@@ -162,12 +162,13 @@ def test_no_example_is_repeated_in_an_epoch(watch: Any, engine: Any, method: str
 
 @pytest.mark.parametrize("optimizer", ["adam", "asam"])
 @each_method
-def test_combines_with_the_other_optimizers(train: Any, tiny: Any, method: str, optimizer: str) -> None:
-    data = tiny()
-    learned, plain = (weights(train(data, method, name, lr=0.01)) for name in (optimizer, "sgd"))
-    assert learned.keys() == plain.keys()
-    assert not equal(learned, plain)
-    assert all(bool(torch.isfinite(value).all()) for value in learned.values())
+def test_combines_with_the_other_optimizers(train: Any, tiny: Any, net: Any, method: str, optimizer: str) -> None:
+    model = net()
+    run = train(tiny(held_out=False), method, optimizer, model=model, lr=0.01, epochs=2)
+    start = model.state_dict()
+    for key, value in run.model.named_parameters():
+        assert bool(torch.isfinite(value).all())
+        assert key == "0.bias" or not torch.equal(value, start[key])  # batch normalisation takes that bias out again
 
 
 @each_method

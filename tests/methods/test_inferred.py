@@ -70,6 +70,16 @@ def test_groups_are_class_and_what_the_early_network_sets_apart(tiny: Any, engin
     assert found.data.validation.groups.tolist() == (2 * data.validation.labels + other).tolist()
 
 
+def test_groups_for_evaluation_are_left_to_it(tiny: Any, net: Any) -> None:
+    data = tiny()
+    for split in data.splits.values():
+        split.evaluation_groups = torch.stack([split.groups >= 1, split.groups == 3], 1)
+    run = evenly.train(net, data, "subsample", groups="infer", select="worst-group", **PLAN)
+    assert len(run.history[0]["validation"]["inferred_groups"]) == 4
+    assert len(run.results["test"]["groups"]) == 2
+    assert all(split.evaluation_groups is not None for split in data.splits.values())
+
+
 def test_training_examples_are_nearest_to_the_mean_of_their_own_cluster() -> None:
     draw = torch.Generator().manual_seed(0)
     outputs = torch.randn(80, 3, generator=draw, dtype=torch.float64) * 3
@@ -137,12 +147,21 @@ def test_erm_that_is_not_selected_by_group_infers_none_and_spends_nothing_on_it(
     assert run.rule == "last"
 
 
-def test_the_whole_cost_is_that_of_inferring_and_of_the_method(tiny: Any, net: Any) -> None:
-    for method in ("pde", "useful"):
-        run = evenly.train(net, tiny(), method, groups="infer", select="worst-group", **PLAN)
-        early = 0 if method == "pde" else len(run.selection.details["early_losses"]) * 60 + 60 / 3
-        shown = sum(row["examples"] for row in run.history)
-        assert run.cost == pytest.approx(run.results["inferred_groups"]["cost"] + early + shown, rel=1e-12)
+@pytest.mark.parametrize("method", ["pde", "dfr", "useful"])
+def test_inferring_is_billed_to_a_method_that_needs_groups_and_else_to_evaluation(
+    tiny: Any, net: Any, method: str
+) -> None:
+    run = evenly.train(net, tiny(), method, groups="infer", select="worst-group", **PLAN)
+    shown, inferring = sum(row["examples"] for row in run.history), run.results["inferred_groups"]["cost"]
+    later = 61 / 3 if method == "dfr" else 0.0
+    looks = 4 * 24 / 3
+    if method == "useful":
+        early = len(run.selection.details["early_losses"]) * 60 + 60 / 3
+        assert run.cost == pytest.approx(early + shown, rel=1e-12)
+        assert run.evaluation_cost == run.results["evaluation_cost"] == pytest.approx(looks + inferring, rel=1e-12)
+    else:
+        assert run.cost == pytest.approx(inferring + shown + later, rel=1e-12)
+        assert run.evaluation_cost == pytest.approx(looks, rel=1e-12)
 
 
 def test_a_match_by_hand() -> None:
@@ -189,7 +208,7 @@ def test_interrupted_in_every_epoch_it_ends_in_the_same_bits(
     assert whole.cost == broken.cost
 
 
-def test_controls_cost_the_same_with_the_groups_inferred_for_both(tiny: Any, net: Any) -> None:
+def test_controls_train_for_the_whole_cost_and_are_selected_by_the_same_groups(tiny: Any, net: Any) -> None:
     table = evenly.compare(
         net, tiny(), ["pde", "group_dro", "dfr"], seeds=1, groups="infer", select="worst-group", **PLAN
     )

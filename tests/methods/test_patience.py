@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import evenly
+from evenly.cli import app
 from evenly.methods import METHODS
 
 PLAN = {"epochs": 30, "batch_size": 16, "lr": 0.1, "select": "worst-group", "evaluate_every": 1}
@@ -62,3 +65,23 @@ def test_resumes_and_stops_at_the_same_epoch(tiny: Any, net: Any, tmp_path: Path
     resumed = evenly.train(net, tiny(), "pde", patience=3, out=tmp_path / "run", **PLAN)
     assert len(resumed.history) == len(whole.history)
     assert torch.equal(resumed.model[0].weight, whole.model[0].weight)
+
+
+def test_from_the_command_line(tmp_path: Path) -> None:
+    asked = [
+        "train",
+        "shortcut-digits",
+        "--method",
+        "subsample",
+        "--epochs",
+        "60",
+        "--patience",
+        "1",
+        "--device",
+        "cpu",
+    ]
+    told = CliRunner().invoke(app, [*asked, "--json", "--out", str(tmp_path / "run")])
+    assert told.exit_code == 0, told.output
+    results = json.loads(told.output)
+    assert results["selected_epoch"] + 1 == results["epochs"] < 60
+    assert evenly.experiment.reopen(tmp_path / "run")[0].results == results

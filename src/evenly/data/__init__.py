@@ -80,6 +80,11 @@ def load(source: str | Path, seed: int = 0, **options: Any) -> Data:
         asked = checked(f"option of a {what}", options, {option: kinds[option] for option in known})
         return read(place, **asked, seed=seed)
     if name not in DATASETS:
+        given = Path(source)
+        if given.is_file():
+            raise EvenlyError(f"{name!r} is a file of a kind that is not read; give .npz, .csv or a folder of images")
+        if given.suffix or given.name != name:
+            raise EvenlyError(f"there is no file or folder {name!r}; look where it lies, or see `evenly datasets`")
         raise unknown("data set", name, DATASETS)
     law, kinds, defaults = DATASETS[name], kinds_of(DATASETS[name]), law_options(name)
     asked = checked(f"option of {name}", options, {option: kinds[option] for option in defaults})

@@ -24,9 +24,10 @@ from evenly.data.contract import Data, Split
 from evenly.diagnose.hessian_spectrum import HessianSpectrum, hessian_spectrum
 from evenly.diagnose.importance import gini, importance_weights
 from evenly.diagnose.passes import batches, logits_of
-from evenly.diagnose.probes import Probe, probes, wilson
+from evenly.diagnose.probes import Probe, probes
 from evenly.diagnose.representations import representations
 from evenly.diagnose.samples import in_eval_mode
+from evenly.engine.accuracy import wilson
 from evenly.engine.losses import losses, predictions, single
 from evenly.errors import EvenlyError
 from evenly.models import encoded

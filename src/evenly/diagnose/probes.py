@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from evenly.data.contract import Data, Split
 from evenly.diagnose.passes import split_of
 from evenly.diagnose.representations import features_at
+from evenly.engine.accuracy import wilson
 from evenly.engine.losses import losses
 from evenly.errors import EvenlyError, unknown
 from evenly.randomness import derive, generator
@@ -176,15 +176,6 @@ def probes(
         name: _probed(name, (fitted[a], columns[name][a]), (measured[b], held[name][b]), (a, b), seed)
         for name, (a, b) in draws.items()
     }
-
-
-def wilson(wrong: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """The two-sided interval of Wilson (1927) for a share, `wrong` of `n`."""
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    z2 = z**2
-    centre = (wrong + z2 / 2) / (n + z2)
-    half = z / (n + z2) * math.sqrt(wrong * (n - wrong) / n + z2 / 4)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def _sets(data: Any, held_out: Any) -> tuple[Split, Split | None]:

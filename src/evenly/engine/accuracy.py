@@ -8,7 +8,9 @@ what a user with the training distribution would see (the code of Deng et al. 20
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -62,6 +64,34 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
         weighted = float((share * per_group.nan_to_num()).sum() / share.sum()) if bool(share.any()) else None
     masked = torch.where(present, per_group, torch.inf)
     return GroupAccuracy(per_group, counts, float(masked.min()), int(masked.argmin()), float(right.mean()), weighted)
+
+
+def wilson(count: float, n: float, level: float = 0.95) -> tuple[float, float]:
+    """The two-sided interval of Wilson (1927) for a share, `count` of `n`."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    z2 = z**2
+    centre = (count + z2 / 2) / (n + z2)
+    half = z / (n + z2) * math.sqrt(count * (n - count) / n + z2 / 4)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def intervals(shares: Sequence[float | None], counts: Sequence[float]) -> list[list[float] | None]:
+    """Wilson's 95% interval of each group's share of right answers; None where a group has no example."""
+    return [None if a is None or not n else list(wilson(a * n, n)) for a, n in zip(shares, counts, strict=True)]
+
+
+def usage(shown: Tensor, data: Data) -> dict[str, Any]:
+    """Where the examples that were trained on came from: how many different ones, how often they were shown in all.
+
+    Args:
+        shown: (N,) how often each training example was shown.
+    """
+    used = {"examples": int((shown > 0).sum()), "shown": int(shown.sum())}
+    if data.train.measured_groups is None:
+        return used
+    members = _members(data.train.measured_groups.cpu(), len(data.measured_names)).long()
+    by_group = {"groups": (shown > 0).long() @ members, "groups_shown": shown @ members}
+    return used | {key: value.tolist() for key, value in by_group.items()}
 
 
 def measure(outputs: Tensor, split: Split, data: Data) -> dict[str, Any]:

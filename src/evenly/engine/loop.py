@@ -273,7 +273,20 @@ class _Loop:
             precision=self.fit.precision,
             step=self.how,
             workers=self.fit.workers,
+            shown=self._shown(self.epoch if self.best is None else self.best["epoch"]),
         )
+
+    def _shown(self, epochs: int) -> Tensor:
+        """(N,) how often each training example was seen up to an epoch: draws are a function of it, so draw again."""
+        shown, at = torch.zeros(len(self.data.train), dtype=torch.long), self.sampler.epoch
+        for row in self.history[:epochs]:
+            self.sampler.set_epoch(row["epoch"] - 1)
+            drawn = self.sampler.members()
+            if row["examples"] < len(drawn):  # a budget ended within the epoch
+                drawn = self.sampler.indices()[: row["examples"]]
+            shown += torch.bincount(drawn, minlength=len(shown))
+        self.sampler.set_epoch(at)
+        return shown
 
     def _capture(self) -> None:
         """Record the step where it can be; else say in `how` why not."""

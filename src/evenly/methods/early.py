@@ -72,8 +72,12 @@ class Early:
         self.cost = found["cost"]
         return torch.as_tensor(found["indices"])
 
-    def selection(self, chosen: Tensor, times: int, why: str, **details: Any) -> Selection:
+    def selection(
+        self, chosen: Tensor, times: int, why: str, none: str = "this is plain training", **details: Any
+    ) -> Selection:
         """The examples chosen (M,), each shown so many times per epoch, with the curve that set the epoch.
+
+        `none` says what comes of there being none to choose.
 
         The details hold `separating_epoch`, `early_losses` (one for each early epoch), `decided`, and
         `share_per_class` (K,), the share of each class that was chosen (0 for a class without examples).
@@ -81,7 +85,7 @@ class Early:
         if self.decided == "end":
             why += "; the drop in training loss never shrank, so they were separated at the end of a whole run"
         if not len(chosen):
-            why += "; there are none, so this is plain training"
+            why += f"; there are none, so {none}"
         labels = self.data.train.labels.cpu()
         sizes, picked = (torch.bincount(part, minlength=self.data.classes) for part in (labels, labels[chosen]))
         return Selection(

@@ -59,7 +59,8 @@ def eiil(
     sampler = balanced(groups, fit)
     run = fit(model(), data, sampler=sampler, objective=objective, state=state, spent=reference.cost)
     sampler.set_epoch(len(run.history) - 1)
-    run.selection = reference.selection(second, 1, "in the environment where a larger scale of the outputs costs more")
+    why = "in the environment where a larger scale of the outputs costs more"
+    run.selection = reference.selection(second, 1, why, none="the groups are the classes")
     run.selection.times = torch.bincount(sampler.members(), minlength=len(groups))[second]
     return run
 

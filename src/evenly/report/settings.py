@@ -19,6 +19,9 @@ NAMES = {
     "augment": "augmentation",
     "normalise": "normalisation",
     "precision": "precision",
+    "patience": "patience, in epochs",
+    "groups": "groups",
+    "infer": "groups inferred by",
     "model_options": "model options",
 }
 

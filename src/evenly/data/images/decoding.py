@@ -13,6 +13,7 @@ import hashlib
 import io
 import math
 import os
+import stat
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -274,10 +275,16 @@ def _attempt(read: Callable[[], Seen]) -> Seen | str:
         return " ".join(str(error).split()) or type(error).__name__
 
 
-def _header(path: Path) -> Header:
+def _opened(path: Path | IO[bytes]) -> Picture:
     from PIL import Image
 
-    with Image.open(path, formats=FORMATS) as image:
+    if isinstance(path, Path) and not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for someone to write
+        raise ValueError("a pipe, a socket or a device, and not a file")
+    return Image.open(path, formats=FORMATS)
+
+
+def _header(path: Path) -> Header:
+    with _opened(path) as image:
         width, height = image.size
         turned = _orientation(image) in (5, 6, 7, 8)  # those on their side
         if image.mode == "F":
@@ -296,7 +303,7 @@ def _decode(path: Path | IO[bytes], channels: int, size: Size) -> Pixels:
     """One image, uint8 (C, H, W)."""
     from PIL import Image, ImageOps
 
-    with Image.open(path, formats=FORMATS) as image:
+    with _opened(path) as image:
         upright: Picture = image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
         if upright.mode.startswith("I"):
             upright = Image.fromarray((np.clip(np.asarray(upright), 0, 0xFFFF) >> 8).astype(np.uint8))
