@@ -144,9 +144,12 @@ def train(
             )  # fmt: skip
             with memory_explained(plan["batch_size"]):
                 run = chosen(fresh, data, fit, **options)
+        if reading and fit.folder is not None:
+            run.results = fit.folder.results or {}
+            return run
         with memory_explained(plan["batch_size"]):
             run.results = _results(run, data, config, unit or erm_cost(data, plan["epochs"]))
-        if fit.folder is not None and not reading:
+        if fit.folder is not None:
             _leave_behind(run, data, config, fit.folder)
     return run
 
@@ -194,7 +197,6 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
         raise EvenlyError(f"{path / 'config.json'} is damaged ({error!r}); train the run again") from None
-    run.results = results
     return run, data, config
 
 
