@@ -24,7 +24,7 @@ from evenly.engine.batches import Batch, Batches, outputs_of
 from evenly.engine.captured import COMPILE_STEPS, CapturedStep, NotCapturedError, own_stream, why_not
 from evenly.engine.folder import Folder
 from evenly.engine.precision import Precision
-from evenly.engine.run import FORWARD, Run
+from evenly.engine.run import FORWARD, Record, Run
 from evenly.engine.schedules import Schedule, constant
 from evenly.engine.side_by_side import aside, pause
 from evenly.engine.steps import Objective, State, Step
@@ -85,6 +85,8 @@ class Fit:
         precision: "auto", "bf16" or "float32", as in `evenly.engine.precision`.
         capture: on a GPU, record the step once and replay it, where that is possible.
         reading: only read back what is finished; refuse to train.
+        record: makes, for the data of a fit, what is called with (network, epoch) after every epoch; what it returns
+            goes into the metrics, its state into the checkpoint. It counts neither as cost nor as time.
     """
 
     epochs: int
@@ -103,6 +105,7 @@ class Fit:
     precision: Precision = "auto"
     capture: bool = True
     reading: bool = False
+    record: Callable[[Data], Record] | None = None
 
     def __post_init__(self) -> None:
         if self.select not in RULES:
@@ -216,6 +219,7 @@ class _Loop:
         self.save_again_at, self.saved_epoch = 0.0, 0
         self.evaluation_cost, self.seconds = 0.0, 0.0
         self.history: History = []
+        self.record = None if fit.record is None else fit.record(data)
         self.best: dict[str, Any] | None = None
 
     def run(self) -> Run:
@@ -244,6 +248,7 @@ class _Loop:
             precision=self.fit.precision,
             step=self.how,
             workers=self.fit.workers,
+            record=self.record,
         )
 
     def _capture(self) -> None:
@@ -299,6 +304,8 @@ class _Loop:
         ) or (self.until is not None and self.until(self.history))
         self._validate(row)
         self.seconds += time.perf_counter() - started
+        if self.record is not None:
+            row |= self.record(self.model, self.epoch)
         self._save(row)
         self.fit.progress(self._progress(), f"{self.stage} epoch {self.epoch}, loss {train_loss:.3f}")
 
@@ -376,6 +383,8 @@ class _Loop:
             "evaluation_cost": self.evaluation_cost, "model": self.model.state_dict(), "optimizer": optimizer,
             "state": self.step.state, "best": self.best,
         }  # fmt: skip
+        if self.record is not None:
+            saved["record"] = self.record.state_dict()
         saved = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), saved)  # what follows leaves the GPU alone
         with aside():
             self.fit.folder.save(self.stage, saved)
@@ -414,6 +423,8 @@ class _Loop:
             group.update({key: mine[key] for key in WAYS if key in mine})
         self.optimizer.load_state_dict(saved["optimizer"])
         self.step.state.update({key: value.to(self.fit.device) for key, value in saved["state"].items()})
+        if self.record is not None:
+            self.record.load_state_dict(saved.get("record", {}))
 
 
 def fit(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +20,16 @@ from evenly.randomness import derive, isolated
 
 FORWARD = 1 / 3
 """What a forward pass alone costs, in example-gradients."""
+
+
+class Record(Protocol):
+    """What looks at a network after every epoch of a fit, as `evenly.diagnose.recording.Recorder` does."""
+
+    def __call__(self, model: nn.Module, epoch: int) -> dict[str, float]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 @dataclass
@@ -54,6 +65,7 @@ class Run:
     """A finished fit. `model` carries the weights that the selection rule chose; `history` has a row per epoch.
 
     `cost` is in example-gradients: one forward and backward pass of one example. A forward pass alone counts a third.
+    `record` is the recorder that was asked for (`evenly.train(..., record=...)`), with all that it has seen.
     """
 
     model: nn.Module
@@ -70,6 +82,7 @@ class Run:
     precision: Precision = "auto"
     step: str = "plain"
     workers: int = 0
+    record: Any = None
 
     def outputs(self, split: Split) -> Tensor:
         """The network's outputs on a split, in order, in eval mode, on the CPU."""
