@@ -1,11 +1,12 @@
 """CIFAR-10 with the pre-activation ResNet-18 of USEFUL's paper: plain training, USEFUL and random upsampling.
 
     EVENLY_DATA=... python benchmarks/cifar10.py run --out runs/cifar10 --commit $(git rev-parse HEAD)
-    python benchmarks/cifar10.py page measured.json captured-*.json plain-*.json
+    EVENLY_DATA=... python benchmarks/cifar10.py run --methods erm --optimizers sam --out runs/sam --json sam.json ...
+    python benchmarks/cifar10.py page measured.json sam.json captured-*.json plain-*.json
 
 `run` is one `evenly.compare`: it goes on where it was stopped, and is worth a GPU; `collect` takes what is finished of
-one that is not. `page` puts what was measured beside
-what the paper printed (Nguyen et al. 2024, Tables 2 and 6; 200 epochs) into docs/results/cifar10.json and .md, with the
+one that is not. `page` puts what was measured (of one `run`, and of others with the same settings after it) beside what
+the paper printed (Nguyen et al. 2024, Tables 2 and 6; 200 epochs) into docs/results/cifar10.json and .md, with the
 agreement of captured and plain training that `benchmarks/images.py agree` measured.
 """
 
@@ -52,7 +53,7 @@ def collect(args: argparse.Namespace) -> None:
             row = json.loads((folder / "results.json").read_text())
             rows.append({"arm": f"{row['method']}+{row['optimizer']}", **row, "sweep": {}, "control": None,
                          "control_of": None})  # fmt: skip
-    settings = json.loads((args.out / "runs" / "erm-sgd-seed0" / "config.json").read_text())["settings"]
+    settings = json.loads((args.out / "runs" / _folder_of(rows[0]) / "config.json").read_text())["settings"]
     seeds = sorted({row["seed"] for row in rows})
     keep(args, rows, evenly.comparison.summarise(rows), {"seeds": seeds, "in_common": settings, "unfinished": True})
 
@@ -60,7 +61,7 @@ def collect(args: argparse.Namespace) -> None:
 def keep(args: argparse.Namespace, rows: list[dict[str, Any]], summary: list[dict[str, Any]], plan: Any) -> None:
     selections = []
     for row in rows:
-        file = args.out / "runs" / f"{row['arm'].replace('+', '-')}-seed{row['seed']}" / "selection.npz"
+        file = args.out / "runs" / _folder_of(row) / "selection.npz"
         if file.exists() and "separating_epoch" in (chosen := np.load(file)):
             selections.append({
                 "arm": row["arm"], "seed": row["seed"], "separating_epoch": int(chosen["separating_epoch"]),
@@ -76,13 +77,24 @@ def keep(args: argparse.Namespace, rows: list[dict[str, Any]], summary: list[dic
         print(entry["arm"], f"{100 - 100 * entry['accuracy']['mean']:.2f} +- {100 * entry['accuracy']['sd']:.2f}")
 
 
+def _folder_of(row: dict[str, Any]) -> str:
+    return f"{row['arm'].replace('+', '-')}-seed{row['seed']}"
+
+
 def _machine() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
 
 def page(args: argparse.Namespace) -> None:
     measured: dict[str, Any] = json.loads(args.files[0].read_text())
-    agreeing = [json.loads(file.read_text()) for file in args.files[1:]]
+    others = [json.loads(file.read_text()) for file in args.files[1:]]
+    agreeing = [other for other in others if "step" in other]
+    for other in (other for other in others if "summary" in other):
+        ours, theirs = measured["plan"]["in_common"], other["plan"]["in_common"]
+        if any(theirs[key] != ours[key] for key in ours.keys() & theirs) or other["commit"] != measured["commit"]:
+            raise SystemExit("the runs differ in their settings or their commit; put those with the same on one page")
+        for part in ("summary", "rows", "selections"):
+            measured[part] += other[part]
     ways = {way: [each for each in agreeing if each["step"].startswith(way)] for way in ("captured", "plain")}
     if agreeing:
         measured["captured and plain"] = agreement(ways["captured"], ways["plain"])
@@ -151,10 +163,14 @@ def _lines(measured: dict[str, Any]) -> list[str]:
                 f"- useful+{optimizer} against erm+{optimizer}, which costs less: {100 * gain['mean']:+.2f} "
                 f"[{low:.2f}, {high:.2f}]"
             )
-    if not any(entry["control_of"] for entry in measured["summary"]):
-        lines += ["", "The control of equal cost, random upsampling for as many steps, has not been run at this length:"
-                  " what of the difference comes from USEFUL's choice and what from its steps, these runs do not "
-                  "tell."]  # fmt: skip
+    controlled = {entry["control_of"] for entry in measured["summary"]}
+    for entry in measured["summary"]:
+        if entry["cost_multiple"] > 1.01 and not entry["control_of"] and entry["arm"] not in controlled:
+            lines += [
+                "",
+                f"The control of {entry['arm']}'s cost has not been run: how much of its difference from "
+                "plain SGD its extra passes would have brought by themselves, these runs do not tell.",
+            ]
     for each in measured["selections"]:
         course = ", ".join(f"{loss:.3f}" for loss in each["early_losses"])
         lines += ["", f"Seed {each['seed']}: separated after epoch {each['separating_epoch']} "

@@ -678,6 +678,53 @@ def test_audit_takes_a_file_of_weights(evenly, mine, tmp_path):
     refused(evenly("audit", "danger.pt", "--model", "mlp", "--data", arrays, "--out", "e"), "danger.pt")
 
 
+def test_what_was_recorded_in_training_is_in_the_metrics_and_the_audit(evenly, mine, tmp_path):
+    command = ("train", mine(), *QUICK, "--device", "cpu", "--out", "run")
+    refused(evenly(*command, "--record", "forgetting"), "'forgetting' is not name=value")
+    refused(evenly(*command, "--record", "forgeting=true"), "no option of record is called 'forgeting'; did you mean")
+    assert not (tmp_path / "run").exists()
+    assert evenly(*command, "--record", "forgetting=true", "--record", "l1=true", "--record", "every=2")[0] == 0
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert ["l1_norm" in row for row in rows] == [False, True]
+    refused(evenly(*command), "holds another run")
+    code, said, _ = evenly("audit", "run", "--data", "mine.npz", "--top", "0", "--device", "cpu", "--json")
+    assert code == 0
+    assert sum(json.loads(said)["audits"][0]["forgetting"].values()) == 24  # 60% of 40
+    assert "Times forgotten" in (tmp_path / "audits/run/audit.html").read_text()
+
+
+def test_audit_refuses_in_one_line_and_writes_nothing(evenly, mine, tmp_path):
+    arrays, other = mine(), mine("other.npz", x=X + 1)
+    for name, of in (("one", arrays), ("two", other)):
+        assert evenly("train", of, *QUICK, "--device", "cpu", "--out", name)[0] == 0
+    (tmp_path / "weights.pt").write_bytes((tmp_path / "one/checkpoint/final.pt").read_bytes())
+    quick = ("--top", "0", "--device", "cpu", "--out", "page")
+    by_file = ("audit", "weights.pt", "--model", "mlp")
+    for command, said in (
+        (("audit", "one", "--data", arrays, "--against", "one"), "--against one is what it would be held against"),
+        (("audit", "one", "--data", arrays, "--against", "./two/../one"), "held against; name another"),
+        (("audit", "one", "--data", arrays, "--against", "two"), "data given is not what two was trained on"),
+        (("audit", "one"), "trained on 'mine', which is not in the folder; give that data as well"),
+        (("audit", "one", "--data", arrays, "--split", "holdout"), "there is no holdout split; the data has train"),
+        (("audit", "one", "--data", arrays, "--samples", "0"), "samples 0 leaves no example to look at"),
+        (("audit", "one", "--data", arrays, "--rho", "-1"), "rho -1.0 is no length"),
+        (("audit", "one", "--data", arrays, "--top", "-2"), "top -2 is no number of eigenvalues"),
+        (("audit", "one", "--data", arrays, "--model", "mlp"), "--model is for a file of weights"),
+        ((*by_file, "--data", mine("wide.npz", x=np.c_[X, X])), "in the model"),
+        ((*by_file, "--data", mine("more.npz", y=np.arange(40) % 3, groups=None)), "in the model"),
+        ((*by_file, "--data", mine("unlabelled.npz", y=None)), "unlabelled.npz"),
+        ((*by_file, "--data", mine("one.npz", x=X[:1], y=Y[:1], groups=None)), "one class only"),
+        (("audit", "mine.npz", "--model", "mlp", "--data", arrays), "holds no weight of this"),
+        (("audit", "page", "--model", "mlp", "--data", arrays), "there is no 'page'"),
+    ):
+        refused(evenly(command[0], *quick, *command[1:]), re.escape(said))
+        assert not (tmp_path / "page").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/mine.txt").write_text("mine")
+    refused(evenly(*by_file, "--data", arrays, *quick[:-1], "full"), "is not empty and holds no audit.json")
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+
+
 def test_results_are_not_put_among_the_images(evenly, tmp_path, monkeypatch):
     from PIL import Image
 

@@ -44,10 +44,29 @@ def test_the_audit_page_runs(tmp_path, monkeypatch):
     torch.manual_seed(0)
     x, y = torch.randn(40, 4), torch.arange(40) % 2
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
-    names = {"evenly": evenly, "model": model, "data": evenly.Data(train=(x, y), test=(x, y))}
-    (block,) = MARKED.findall((PAGES / "audit.md").read_text())
-    exec(block, names)
+    (tmp_path / "checkpoints").mkdir()
+
+    def train_one_epoch(model):
+        nn.functional.cross_entropy(model(x), y).backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.sub_(0.1 * weight.grad)
+                weight.grad = None
+
+    names = {
+        "evenly": evenly, "torch": torch, "model": model, "data": evenly.Data(train=(x, y), test=(x, y)),
+        "train_one_epoch": train_one_epoch,
+    }  # fmt: skip
+    audit, record, loop, series = MARKED.findall((PAGES / "audit.md").read_text())
+    exec(audit, names)
     assert (tmp_path / "audit.html").exists()
+    exec(record, names)
+    assert "Times forgotten" in (tmp_path / "audit.html").read_text()
+    exec(loop, names)
+    exec(series, names)
+    assert [row["name"] for row in names["series"].history] == [f"epoch-{epoch}" for epoch in range(1, 5)]
+    recorded = [row["gini_real"] for row in names["recorder"].history]
+    assert [row["gini_real"] for row in names["series"].history][1::2] == recorded
 
 
 def test_the_stability_page_runs():

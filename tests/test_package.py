@@ -36,6 +36,8 @@ def test_every_name_is_there_and_documented():
     assert set(evenly.__all__) <= set(dir(evenly))
     for name in set(evenly.__all__) - {"__version__"}:
         assert getattr(evenly, name).__doc__
+    for name in evenly.diagnose.__all__:
+        assert getattr(evenly.diagnose, name).__doc__
     with pytest.raises(AttributeError, match="module 'evenly' has no attribute 'sam'"):
         _ = evenly.sam
 

@@ -26,7 +26,9 @@ _HOMES = {
     "stability_card": "evenly.diagnose.stability_card",
     "audit": "evenly.diagnose.audit",
     "probe": "evenly.diagnose.probes",
+    "probes": "evenly.diagnose.probes",
     "importance_weights": "evenly.diagnose.importance",
+    "importance_map": "evenly.diagnose.importance",
     "lorenz": "evenly.diagnose.importance",
     "gini": "evenly.diagnose.importance",
     "hessian_spectrum": "evenly.diagnose.hessian_spectrum",
@@ -34,10 +36,14 @@ _HOMES = {
     "ForgettingTracker": "evenly.diagnose.forgetting",
     "grad_cam": "evenly.diagnose.saliency",
     "representations": "evenly.diagnose.representations",
+    "embedding": "evenly.diagnose.representations",
+    "l1_norm": "evenly.diagnose.norms",
+    "Recorder": "evenly.diagnose.recording",
+    "record_checkpoints": "evenly.diagnose.recording",
     "train": "evenly.experiment",
     "compare": "evenly.comparison",
 }
-_ROOMS = ("theory", "integrations")
+_ROOMS = ("diagnose", "theory", "integrations")
 """Packages that are named through evenly: ``evenly.theory.stability.diverges(...)``."""
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 
@@ -55,9 +61,15 @@ if TYPE_CHECKING:
     from evenly.diagnose.forgetting import forgetting_scores as forgetting_scores
     from evenly.diagnose.hessian_spectrum import hessian_spectrum as hessian_spectrum
     from evenly.diagnose.importance import gini as gini
+    from evenly.diagnose.importance import importance_map as importance_map
     from evenly.diagnose.importance import importance_weights as importance_weights
     from evenly.diagnose.importance import lorenz as lorenz
+    from evenly.diagnose.norms import l1_norm as l1_norm
     from evenly.diagnose.probes import probe as probe
+    from evenly.diagnose.probes import probes as probes
+    from evenly.diagnose.recording import Recorder as Recorder
+    from evenly.diagnose.recording import record_checkpoints as record_checkpoints
+    from evenly.diagnose.representations import embedding as embedding
     from evenly.diagnose.representations import representations as representations
     from evenly.diagnose.saliency import grad_cam as grad_cam
     from evenly.diagnose.stability_card import stability_card as stability_card

@@ -152,6 +152,14 @@ def train(
     device: Device = "auto",
     workers: Workers = 0,
     no_capture: NoCapture = False,
+    record: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What to look at in training, name=value: forgetting=true, probes=true, importance=0.05, spectrum=5, "
+            "l1=true, every=5; repeatable. `evenly audit` shows forgetting.",
+            show_default=False,
+        ),
+    ] = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -165,10 +173,13 @@ def train(
 
       evenly train reviews.csv --method pde --groups label,product
 
+      evenly train my.npz --record forgetting=true --record importance=0.05 --record every=10
+
       evenly train photos/ --model torchvision:resnet50 --model-option weights=resnet50.safetensors --augment basic
     """
     from evenly.experiment import train as run_train
     from evenly.methods import find
+    from evenly.report.console import show_run
 
     settings = _settings(
         batch_size, model_option, epochs=epochs, lr=lr, momentum=momentum, weight_decay=weight_decay, rho=rho,
@@ -179,33 +190,13 @@ def train(
     out = _outside(data, out or Path("runs") / f"{_short(data)}-{method}-{optimizer}-seed{seed}")
     run = run_train(
         model, data, method, optimizer, seed=seed, device=device, out=out,
-        data_options=_pairs(data_option), **_running(workers, no_capture), **settings, **options,
+        data_options=_pairs(data_option), record=_pairs(record) or None, **_running(workers, no_capture), **settings,
+        **options,
     )  # fmt: skip
     if as_json:
         print(json.dumps(run.results, indent=2))
         return
-    row = run.results
-    where = next(name for name in ("test", "validation", "train") if name in row)
-    print(
-        f"{row['data']}: {method} with {optimizer}, {row['epochs']} epochs, {row['cost_multiple']:.2f}x the cost of ERM"
-    )
-    print(
-        f"  {where} accuracy   {row[where]['accuracy']:.1%}"
-        f"   (weights of epoch {row['selected_epoch']}, rule: {row['rule']})"
-    )
-    if "worst_group" in row[where]:
-        print(
-            f"  worst group     {row[where]['worst_group']:.1%}"
-            f"   train-weighted average {row[where]['train_weighted']:.1%}"
-        )
-    print(f"  kept after      {row['selected_after_epochs']:.1f} epochs' worth of the full training set")
-    if "inferred_groups" in row:
-        print(f"  {_inferred(row['inferred_groups'])}")
-    from evenly.report.words import uncaptured
-
-    if steps := uncaptured([row]):
-        print(f"  {steps}")
-    print(f"  page            {out / 'report.html'}")
+    show_run(run.results, out / "report.html")
 
 
 @app.command()
@@ -338,6 +329,7 @@ def stability(
         )  # fmt: skip
         return
     from evenly.minima import read
+    from evenly.report.console import show_card
     from evenly.report.stability_pages import card_page
 
     if foreign := [name for name, value in _given(sigma=sigma, ascent=ascent, optimizer=optimizer).items()]:
@@ -352,13 +344,7 @@ def stability(
     if as_json:
         print((out / "stability.json").read_text(), end="")
     else:
-        width = shutil.get_terminal_size().columns
-        for sentence in (*card.sentences(), *notes):
-            print(textwrap.fill(sentence, width))
-        print()
-        for label, value in (*card.limits(), *card.numbers()):
-            print(textwrap.fill(value, width, initial_indent=f"{label:<25}", subsequent_indent=" " * 25))
-        print(f"{'page':<25}{out / 'stability.html'}")
+        show_card(card, notes, out / "stability.html")
     if card.stable is False:
         raise typer.Exit(1)
 
@@ -401,24 +387,30 @@ def audit(
       evenly audit weights.safetensors --model resnet18 --data photos/
     """
     from evenly.diagnose.audit import audit as look
+    from evenly.diagnose.audit import check_same
     from evenly.engine.progress import Progress
+    from evenly.report.console import show_audits
     from evenly.subjects import subject
 
     targets = [target] if against is None else [target, against]
     out = out or Path("audits") / "-".join(Path(each).name.partition(".")[0] for each in targets)
     _check_answer(out, "audit.json", targets)
+    if against is not None and Path(against).resolve() == Path(target).resolve():
+        raise EvenlyError(f"--against {against} is what it would be held against; name another run or file of weights")
     found = []
     with Progress("audit") as bar:
-        for number, each in enumerate(targets):
-            network, its_data, name = subject(each, data, model, device, _pairs(data_option))
+        bar(0.0, "reading")
+        subjects = [subject(each, data, model, device, _pairs(data_option)) for each in targets]
+        check_same(subjects[0].data, subjects[-1].data)
+        for number, of in enumerate(subjects):
 
             def show(share: float, note: str, at: int = number) -> None:
                 bar((at + share) / len(targets), note)
 
             found.append(
                 look(
-                    network, its_data, name=name, split=split, rho=rho, top=top, samples=samples, seed=seed,
-                    progress=show,
+                    of.network, of.data, name=of.name, split=split, rho=rho, top=top, samples=samples,
+                    forgetting=of.forgetting, seed=seed, progress=show,
                 )
             )  # fmt: skip
     content = {"target": targets, "audits": [each.to_dict() for each in found]}
@@ -427,12 +419,7 @@ def audit(
     if as_json:
         print((out / "audit.json").read_text(), end="")
         return
-    width = shutil.get_terminal_size().columns
-    for looked_at in found:
-        for sentence in looked_at.verdict():
-            print(textwrap.fill(sentence, width))
-        print()
-    print(f"page: {out / 'audit.html'}")
+    show_audits(found, out / "audit.html")
 
 
 @app.command()
@@ -544,24 +531,16 @@ def _show(tables: list[Any], out: Path, as_json: bool) -> None:
     if as_json:
         print((out / "results.json").read_text(), end="")
         return
-    from rich.console import Console
+    from evenly.report.console import show_comparisons
 
-    from evenly.report import sentences
-    from evenly.report.console import comparison_table
-
-    console = Console()
-    for table in tables:
-        console.print(comparison_table(table))
-        for sentence in sentences(table):
-            console.print(f"- {sentence}", markup=False, highlight=False)
-        console.print()
-    print(f"page: {out / 'report.html'}")
+    show_comparisons(tables, out / "report.html")
 
 
 def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **settings: Any) -> None:
     from evenly.engine.progress import Progress
+    from evenly.report.console import show_diagram
     from evenly.report.phase_figure import save_phase_figure
-    from evenly.report.stability_pages import diagram_page, diagram_sentences
+    from evenly.report.stability_pages import diagram_page
     from evenly.theory.stability import phase_diagram
 
     if rho is not None or data is not None:
@@ -580,35 +559,7 @@ def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **se
     if as_json:
         print((out / "stability.json").read_text(), end="")
         return
-    width = max(len(f"{value:g}") for value in (*diagram.x_values, 100)) + 1
-    label = max(len(diagram.y), *(len(f"{value:g}") for value in diagram.y_values)) + 2
-    if label + width * len(diagram.x_values) <= shutil.get_terminal_size().columns:
-        print("runs that diverged, in percent")
-        for row in range(len(diagram.y_values) - 1, -1, -1):
-            cells = "".join(f"{100 * share:>{width}.0f}" for share in diagram.diverged[row])
-            print(f"{diagram.y_values[row]:>{label - 2}g} |{cells}")
-        print(
-            f"{diagram.y:>{label - 2}} +"
-            + "".join(f"{value:>{width}g}" for value in diagram.x_values)
-            + f"  {diagram.x}"
-        )
-        print()
-    for sentence in diagram_sentences(diagram):
-        print(textwrap.fill(sentence, shutil.get_terminal_size().columns))
-    print(f"page: {out / 'stability.html'}")
-
-
-def _inferred(found: dict[str, Any]) -> str:
-    """How groups were inferred and how well they match the true ones, in a line."""
-    made = f"groups inferred by {found['by']} after {found['epoch']} epochs"
-    if "match" not in found:
-        return made
-    minority = found["match"]["minority"]
-    return (
-        f"{made}: adjusted mutual information with the true ones "
-        f"{found['match']['adjusted_mutual_information']:.2f}, {minority['recall']:.0%} of the smallest true group in "
-        f"one of them, {minority['precision']:.0%} of which it is"
-    )
+    show_diagram(diagram, out / "stability.html")
 
 
 def _check_answer(out: Path, file: str, target: Any) -> None:

@@ -7,6 +7,7 @@ run.model, run.results, run.history
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from evenly.engine.batches import Batches, outputs_of
 from evenly.engine.folder import Folder, read_json, write_json
 from evenly.engine.precision import Precision
 from evenly.engine.progress import Progress
+from evenly.engine.run import Record
 from evenly.engine.schedules import schedule as find_schedule
 from evenly.errors import EvenlyError, unknown
 from evenly.methods import METHODS, find, infer_groups
@@ -34,7 +36,7 @@ from evenly.models import find as find_model
 from evenly.models.standardised import IMAGENET, Standardised, channel_moments
 from evenly.models.texts import TEXT_RECIPES, find_text_model
 from evenly.optim.registry import ADAPTIVE, builder
-from evenly.options import checked
+from evenly.options import checked, kinds_of
 from evenly.randomness import derive, isolated, reseed
 
 Model = str | nn.Module | Callable[[], nn.Module]
@@ -95,6 +97,7 @@ def train(
     unit: float | None = None,
     progress: Callable[[float, str], None] | None = None,
     reading: bool = False,
+    record: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Run:
     """Train by a method and measure what came of it.
@@ -112,6 +115,8 @@ def train(
         out: the run's folder; a run that was interrupted there goes on, a finished one is read back.
         unit: the cost that is called 1.00x; that of ERM for as many epochs where not given.
         reading: only read back what is finished in `out`, which is left as it is; refuse to train.
+        record: what to look at as the network learns, and when: the options of `evenly.Recorder`, e.g.
+            ``{"forgetting": True, "probes": ["background"], "every": 5}``. Goes into the history; `Run.record` has all.
         settings: epochs, batch_size (None: full batch), lr, momentum, weight_decay, rho, schedule, select
             ("last", "average", "worst-group", "worst-class"), evaluate_every, model_options; of images also augment
             ("none", "basic", "resized", "trivial", joined by +) and, for a model by name, normalise ("none", "data":
@@ -152,6 +157,9 @@ def train(
             "budget": budget,
             "seed": seed,
         }
+        recorder = None if record is None else _recorder(record)
+        if record is not None:
+            config["record"] = _kept(record)
         rates = {key: plan[key] for key in ("lr", "momentum", "weight_decay", "rho")}
         with Progress(f"{data.name}: {method}, {config['optimizer']}", show=progress is None) as bar:
             fit = Fit(
@@ -159,6 +167,7 @@ def train(
                 plan["select"], plan["evaluate_every"], budget, seed, as_device(device), workers,
                 folder=None if out is None else Folder(out, config), progress=progress or bar, augment=plan["augment"],
                 precision=plan["precision"], capture=capture, reading=reading, patience=plan.get("patience"),
+                record=recorder,
             )  # fmt: skip
             shown, inferred = data, None
             with memory_explained(plan["batch_size"]):
@@ -170,11 +179,14 @@ def train(
                 run = chosen(fresh, shown, fit, **options)
                 if inferred is not None and not chosen.needs_groups:
                     run.evaluation_cost += inferred.cost
+        if reading and fit.folder is not None:
+            run.results = fit.folder.results or {}
+            return run
         with memory_explained(plan["batch_size"]):
             run.results = _results(run, data, config, unit or erm_cost(data, plan["epochs"]))
             if inferred is not None:
                 run.results["inferred_groups"] = inferred.summary()
-        if fit.folder is not None and not reading:
+        if fit.folder is not None:
             _leave_behind(run, data, config, fit.folder)
     return run
 
@@ -209,20 +221,41 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
             raise EvenlyError(f"the data given is not what {path} was trained on ({name}); give that")
         data.name, data.options = name, options
         by_name = model["name"] in (*MODELS, *TEXT_MODELS) or ":" in model["name"]
-        if not by_name or config["optimizer_settings"] or isinstance(settings["schedule"], list):
+        record = config.get("record")
+        own_record = record is not None and isinstance(record.get("spectrum"), str)
+        if not by_name or config["optimizer_settings"] or isinstance(settings["schedule"], list) or own_record:
             raise EvenlyError(
-                f"{path} was trained with a model, optimizer or schedule of the user's own; call evenly.train as then "
-                "and take its .model"
+                f"{path} was trained with a model, optimizer, schedule or record of the user's own; call evenly.train "
+                "as then and take its .model"
             )
         run = train(
             model["name"], data, method["name"], config["optimizer"], seed=seed, device="cpu", budget=config["budget"],
-            out=path, progress=lambda *_: None, reading=True, model_options=model["options"], **settings,
-            **method["options"],
+            out=path, progress=lambda *_: None, reading=True, model_options=model["options"],
+            record=record, **settings, **method["options"],
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
         raise EvenlyError(f"{path / 'config.json'} is damaged ({error!r}); train the run again") from None
-    run.results = results
     return run, encoded(data, run.model), config
+
+
+def _recorder(record: Mapping[str, Any]) -> Callable[[Data], Record]:
+    """What makes a recorder for a fit, each of which has its own."""
+    from evenly.diagnose.recording import Recorder
+
+    options = checked("option of record", record, kinds_of(Recorder.__init__))
+    return lambda data: Recorder(data, **options)
+
+
+def _kept(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What is recorded, as a configuration keeps it: a function by its name."""
+    try:
+        kept = {key: sorted(value) if key == "epochs" else name_of(value) for key, value in record.items()}
+        json.dumps(kept)
+    except TypeError as error:
+        raise EvenlyError(
+            f"record {dict(record)} cannot be kept with the run ({error}); give numbers and names"
+        ) from None
+    return kept
 
 
 def _place_of(data: Any, options: Mapping[str, Any]) -> Path | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from evenly.data import Data, Texts
 from evenly.errors import EvenlyError
@@ -13,10 +13,19 @@ from evenly.experiment import as_data, as_device, reopen
 from evenly.models import encoded, factory, load_weights
 
 
+class Subject(NamedTuple):
+    """A network on its device, its data, what to call it, and (M,) forgetting scores where its run recorded them."""
+
+    network: nn.Module
+    data: Data
+    name: str
+    forgetting: Tensor | None = None
+
+
 def subject(
     target: str | Path, data: str | None, model: str | None, device: str, data_options: dict[str, Any] | None = None
-) -> tuple[nn.Module, Data, str]:
-    """The network on its device, its data, and what to call it.
+) -> Subject:
+    """What a user's words mean.
 
     Args:
         target: a folder that `evenly.train` left, or a file of weights (safetensors, npz, or a state dict, of which
@@ -30,7 +39,9 @@ def subject(
             raise EvenlyError(f"--model is for a file of weights, and {path} is a run that knows its own; leave it out")
         run, its_data, config = reopen(path, data)
         name = f"{path.name} ({config['model']['name']} by {config['method']['name']} with {config['optimizer']})"
-        return run.model.to(as_device(device)), its_data, name
+        tracked = None if run.record is None else run.record.forgetting
+        scores = None if tracked is None else tracked.scores
+        return Subject(run.model.to(as_device(device)), its_data, name, scores)
     if not path.is_file():
         raise EvenlyError(f"there is no {str(path)!r}; give a run's folder or a file of weights")
     if model is None or data is None:
@@ -41,4 +52,4 @@ def subject(
     network = fresh()
     its_data = encoded(its_data, network)
     load_weights(network, path, replace_head=False)
-    return network.to(as_device(device)), its_data, f"{name} ({path.name})"
+    return Subject(network.to(as_device(device)), its_data, f"{name} ({path.name})")

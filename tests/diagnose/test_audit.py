@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from evenly.data import Data, Split
 from evenly.diagnose.audit import SHOWN, Share, audit
+from evenly.diagnose.probes import probes
 from evenly.errors import EvenlyError
 
 
@@ -142,6 +145,8 @@ def test_everything_is_json_and_the_model_is_left_as_it_was():
 def test_a_share_has_wilsons_interval():
     low, high = Share("g", 8, 10, 0.0).interval
     assert (low, high) == (pytest.approx(0.4901625, abs=1e-6), pytest.approx(0.9433178, abs=1e-6))
+    for n in range(1, 100):  # no rounding at the ends: all right is not below all right
+        assert (Share("g", n, n, 0.0).interval[1], Share("g", 0, n, 0.0).interval[0]) == (1.0, 0.0)
 
 
 def test_what_cannot_be_audited_is_said_in_a_line():
@@ -157,3 +162,176 @@ def test_what_cannot_be_audited_is_said_in_a_line():
         broken.out.bias.fill_(math.nan)
     with pytest.raises(EvenlyError, match="not finite"):
         audit(broken, data)
+
+
+def refused(match, *arguments, **options):
+    with pytest.raises(EvenlyError, match=match) as error:
+        audit(*arguments, **options)
+    assert "\n" not in str(error.value)
+
+
+class Odd(nn.Module):
+    """A linear network with something in its way."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.layer, self.way = nn.Linear(6, 2), forward
+
+    def forward(self, x):
+        return self.way(self.layer(x))
+
+
+def raising(_):
+    raise KeyError("two\nlines")
+
+
+def test_networks_that_cannot_be_audited_are_said_in_a_line():
+    data = planted()
+    refused("model is a str; give an nn.Module", "mlp", data)
+    three = Data(train=(data.train.inputs, torch.arange(400) % 3))
+    refused("label 2 is not among the model's 2 classes", Leaning(), three)
+    refused(r"Odd gives dict for 256 examples; it must give logits \(N, K\)", Odd(lambda f: {"logits": f}), data)
+    refused(r"Odd cannot take inputs .*KeyError.*; give the data that it is made for", Odd(raising), data)
+    refused("outputs of Odd have no gradient in its parameters; take detach", Odd(Tensor.detach), data, samples=20)
+    first = int(data.test.labels.argmax())  # of the class that it is infinitely sure is the other
+    refused(f"the loss of far on test example {first} is not finite", Odd(lambda f: f.double() * 0 + FAR), data,
+            name="far")  # fmt: skip
+    frozen = Leaning().requires_grad_(False)
+    refused("no parameter that requires gradients, .*; set requires_grad, or rho=0 and top=0", frozen, data)
+    found = audit(frozen, data, rho=0, top=0, samples=20)
+    assert torch.equal(found.importance, found.phantom)
+
+
+FAR = torch.tensor([1e308, -1e308], dtype=torch.float64)
+
+
+def test_settings_that_leave_nothing_to_look_at_are_said_in_a_line():
+    data, model = planted(), Leaning()
+    refused("samples 0 leaves no example to look at", model, data, samples=0)
+    refused("samples 2.5 leaves no example", model, data, samples=2.5)
+    refused("rho nan is no length", model, data, rho=math.nan)
+    refused("top -1 is no number of eigenvalues", model, data, top=-1, samples=20)
+    refused("forgetting cannot be read as numbers", model, data, forgetting="often")
+    refused("forgetting holds -1; give how often", model, data, forgetting=[-1] * 400)
+    refused("forgetting holds 0.5; give how often", model, data, forgetting=[0.5] * 400)
+
+
+class Images(torch.utils.data.Dataset):
+    """Pictures of one colour, of sizes that may differ."""
+
+    def __init__(self, grows=0):
+        self.grows = grows
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        return torch.full((3, 8, 8 + self.grows * i), float(i)), i % 2
+
+
+def test_a_dataset_is_audited_as_its_tensors_are(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    x, y = torch.stack([Images()[i][0] for i in range(40)]), torch.arange(40) % 2
+    one, other = (audit(model, Data(train=each, test=each), samples=20, top=2) for each in (Images(), (x, y)))
+    assert {**one.to_dict(), "seconds": 0} == {**other.to_dict(), "seconds": 0}
+    assert torch.equal(one.heat, other.heat)
+    one.report(tmp_path / "audit.html")
+    refused("train inputs cannot be put in a batch .*; let the Dataset give tensors of one shape", model,
+            Data(train=Images(grows=1)))  # fmt: skip
+
+
+def test_a_network_without_linear_layers_is_clustered_by_its_outputs(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    found = audit(model, Data(train=Images()), samples=20, top=2)
+    assert found.by == "cluster"
+    assert "no linear layer" in found.missing["features"]
+    assert "its outputs are clustered instead" in found.missing["features"]
+    assert "in its own outputs" in found.verdict()[1] or "No cluster" in found.verdict()[1]
+    found.report(tmp_path / "audit.html")
+
+
+def test_a_network_that_is_sure_of_everything_has_no_importance_to_share(tmp_path):
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    x[:, 1] = x[:, 1].sign() * 9
+    model = Leaning()
+    with torch.no_grad():
+        model.out.weight *= 1e6
+        model.out.weight[0] = -model.out.weight[1]
+    found = audit(model, Data(train=(x, (x[:, 1] > 0).long())), top=0)
+    assert not found.importance.any()
+    assert any("none of them moves it any more" in sentence for sentence in found.verdict())
+    content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert content["importance"]["gini"] is content["importance"]["half_of_the_weight"] is None
+    found.report(tmp_path / "audit.html")
+    text = re.sub(r"<script>.*?</script>", "", (tmp_path / "audit.html").read_text(), flags=re.DOTALL)
+    assert "nan" not in text.lower()
+    assert "Gini none and none" in text
+
+
+def test_attributes_that_cannot_be_probed_are_told_and_the_others_probed_in_one_pass(monkeypatch):
+    data = planted()
+    for split in data.splits.values():
+        split.attributes |= {"constant": torch.zeros(400, dtype=torch.long), "rare": (torch.arange(400) < 3).long()}
+    passes = []
+
+    class Counting(Leaning):
+        def forward(self, x):
+            passes.append(len(x))
+            return super().forward(x)
+
+    found = audit(Counting(), data, top=0, samples=20)
+    assert list(found.probes) == ["label", "background"]
+    assert "constant has one value, 0, throughout the validation set" in found.missing["probe of constant"]
+    assert re.search("examples of rare 1, .* needs 5 in each of 4 cells, 20 in all", found.missing["probe of rare"])
+    alone = {name: probes(Leaning(), data, [name])[name] for name in found.probes}
+    assert {name: (p.error, p.n) for name, p in found.probes.items()} == {
+        name: (p.error, p.n) for name, p in alone.items()
+    }
+    assert sum(passes) <= 400 + 2 * 400 + 4 * 20  # outputs; two splits probed once; importance, gradient, phantom
+
+
+def test_small_and_one_sided_sets_are_not_called_failed():
+    data = planted()
+    few = [Split(s.inputs[:6], torch.arange(6) % 2, attributes={"k": torch.arange(6) // 2 % 2}) for s in [data.test]]
+    right = Leaning(by=0)
+    with torch.no_grad():
+        few[0].inputs[:, 0] = 2.0 * few[0].labels - 1
+    found = audit(right, Data(train=few[0]), top=0)
+    assert found.overall.interval[1] == 1.0
+    assert "No label and k is clearly below" in found.verdict()[1]
+    alone = Data(train=data.train, test=Split(data.test.inputs[:1], data.test.labels[:1], data.test.groups[:1]))
+    assert audit(Leaning(), alone, top=0, samples=20).overall.n == 1
+    same = Odd(lambda f: f * 0 + torch.tensor([1.0, 0.0]))
+    assert set(audit(same, data, top=0, samples=20).predicted.tolist()) == {0}
+
+
+def test_groups_of_the_same_name_stay_apart_and_may_be_called_all(tmp_path):
+    data = planted()
+    named = Data(train=data.train, test=data.test, group_names=["all", "all", "<b>", "c"])
+    found = audit(Leaning(), named, top=0, samples=20)
+    assert [group.name for group in found.groups] == ["all (group 0)", "all (group 1)", "<b>", "c"]
+    assert sum(group.n for group in found.groups) == 400
+    found.groups[2] = dataclasses.replace(found.groups[2], name="all")
+    found.report(tmp_path / "audit.html")
+    text = (tmp_path / "audit.html").read_text()
+    assert "400" in re.search(r"<table.*?<tbody>\s*<tr.*?</tr>", text, re.DOTALL)[0]
+
+
+def test_a_thousand_classes_fit_on_a_page(tmp_path):
+    data = Data(train=(torch.randn(2000, 6), torch.arange(2000) % 1000))
+    found = audit(nn.Linear(6, 1000), data, top=0, samples=20)
+    assert len(found.groups) == 1000
+    found.report(tmp_path / "audit.html")
+    assert (tmp_path / "audit.html").stat().st_size < 10 * 2**20
+
+
+def test_scores_of_examples_that_were_never_looked_at_or_never_right():
+    data = planted()
+    scores = torch.full((400,), math.inf)
+    assert audit(Leaning(), data, top=0, samples=20, forgetting=scores).to_dict()["forgetting"] == {"never right": 400}
+    scores[:100], scores[100:300] = math.nan, 2
+    found = audit(Leaning(), data, top=0, samples=20, forgetting=scores)
+    assert found.to_dict()["forgetting"] == {"0": 0, "1": 0, "2": 200, "never right": 100}
+    assert "Of 300 training examples 200 were forgotten at least once and 100 were never right." in found.verdict()

@@ -1,8 +1,9 @@
-"""The Hessian's spectrum against dense Hessians by plain autograd, in float64, and matrices of known spectrum."""
+"""The Hessian's spectrum against dense Hessians by plain autograd, in float64."""
 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from evenly.data import Data, Split
-from evenly.diagnose import lanczos
 from evenly.diagnose.hessian_spectrum import Density, MeanHessian, hessian_spectrum
 from evenly.errors import EvenlyError
 
@@ -183,77 +183,6 @@ def test_what_has_not_converged_is_marked():
         assert float((exact - value).abs().min()) <= float(residual) + 1e-12
 
 
-def matrix_of(spectrum: list[float], seed: int = 0) -> Tensor:
-    q = torch.linalg.qr(draw(seed, len(spectrum), len(spectrum)))[0]
-    return (q * torch.tensor(spectrum, dtype=torch.float64)) @ q.T
-
-
-def extremes_of(h: Tensor, top: int = 5, **options) -> lanczos.Extremes:
-    return lanczos.extremes(h.mv, lambda number: draw(number, len(h)), top, **{"tolerance": 1e-8, **options})
-
-
-SPECTRA = {
-    "three ones": [1.0] * 3 + [0.0] * 97,
-    "nothing": [0.0] * 20,
-    "negative": [-1.0, -1.0, -2.0, -2.0, -3.0] * 4,
-    "ninefold": [7.0] * 9 + [6.0] * 9 + np.linspace(-0.1, 0.1, 60).tolist(),
-    "double": [5.0, 5.0, 3.0, 3.0, 2.0, *np.linspace(-8, 1, 55)],
-    "below zero": [-1e-3, *np.linspace(-50, -1, 40)],
-    "zero on top": [0.0, *np.linspace(-50, -1, 40)],
-    "tiny": np.linspace(1e-12, 1e-10, 30).tolist(),
-    "huge": np.linspace(-1e12, 1e12, 30).tolist(),
-    "five": [3.0, 1.0, 0.0, -1.0, -4.0],
-}
-
-
-@pytest.mark.parametrize("magnitude", [False, True])
-@pytest.mark.parametrize("name", SPECTRA)
-def test_known_spectra_with_repeated_and_negative_eigenvalues(name, magnitude):
-    exact = np.array(sorted(SPECTRA[name], key=(lambda v: -abs(v)) if magnitude else (lambda v: -v)))
-    h = matrix_of(SPECTRA[name])
-    found = extremes_of(h, magnitude=magnitude, runs=2)
-    np.testing.assert_allclose(np.abs(found.values) if magnitude else found.values,
-                               np.abs(exact[:5]) if magnitude else exact[:5],
-                               rtol=1e-7, atol=1e-9 * np.abs(exact).max())  # fmt: skip
-    rank = np.abs(found.values) if magnitude else found.values
-    assert (np.diff(rank) <= 1e-12 * np.abs(exact).max()).all()
-    assert found.converged.all()
-    assert found.weights.sum() == pytest.approx(1)
-
-
-def test_one_run_may_miss_copies_and_two_do_not():
-    spectrum = [7.0, 7.0, 7.0, 7.0, 5.0, 4.0, 3.0, 2.0, *np.linspace(-1, 1, 300)]
-    once, twice = (extremes_of(matrix_of(spectrum), tolerance=1e-3, runs=runs) for runs in (1, 2))
-    np.testing.assert_allclose(once.values, [7, 5, 4, 3, 2], atol=1e-3)
-    np.testing.assert_allclose(twice.values, [7, 7, 7, 7, 5], atol=1e-3)
-    assert once.runs == 1
-    assert twice.runs == 5  # four that find a seven, and one that finds no more
-    assert twice.converged.all()
-
-
-def test_copies_beyond_the_top_do_not_keep_it_going():
-    h = matrix_of([7.0] * 40 + np.linspace(-1, 1, 200).tolist())
-    for seed in range(4):
-        found = lanczos.extremes(h.mv, lambda number, s=seed: draw(50 * s + number, len(h)), 5, tolerance=1e-2, runs=2)
-        np.testing.assert_allclose(found.values, 7, atol=1e-2)
-        assert found.runs == 5
-
-
-def test_residuals_of_later_runs_count_what_earlier_vectors_leave():
-    h = matrix_of([9.0, 9.0, 8.0, 7.0, 6.0, *np.linspace(-3, 3, 100)])
-    found = extremes_of(h, tolerance=3e-2, runs=2)
-    truly = (h @ found.vectors.T - found.vectors.T * torch.from_numpy(found.values)).norm(dim=0).numpy()
-    assert truly.max() > 1e-4
-    np.testing.assert_allclose(found.residuals, truly, rtol=1e-6, atol=1e-12)
-
-
-def test_an_invariant_subspace_is_left_without_being_asked():
-    found = extremes_of(matrix_of([4.0] * 3 + [1.0] * 37))
-    np.testing.assert_allclose(found.values, [4, 4, 4, 1, 1], atol=1e-9)
-    assert found.runs == 4
-    assert found.products <= 8
-
-
 def test_the_density_of_all_eigenvalues():
     model, data = built(perceptron(4, 16, 3)), classes(3)
     exact = torch.linalg.eigvalsh(dense(model, LOSSES["cross-entropy"], *data))
@@ -273,32 +202,6 @@ def test_the_density_of_all_eigenvalues():
     assert found.runs == 12
 
 
-def test_the_density_is_right_in_the_mean():
-    """Gauss' quadrature is exact for the moments v^T H^k v; their mean over runs is Tr H^k / p."""
-    h = matrix_of([5.0, 5.0, 2.0, *np.linspace(-1, 1, 60)])
-    moments = []
-    for seed in range(100):
-        found = lanczos.extremes(h.mv, lambda number, s=seed: draw(100 * s + number, len(h)), 3, tolerance=1e-4)
-        moments.append([(found.weights * found.nodes**k).sum() for k in (1, 2)])
-    exact = [float(torch.linalg.matrix_power(h, k).trace()) / len(h) for k in (1, 2)]
-    error = np.std(moments, axis=0) / np.sqrt(len(moments))
-    assert (np.abs(np.mean(moments, axis=0) - exact) < 4 * error).all()
-
-
-def test_later_runs_see_the_rest_of_the_spectrum_alone():
-    h = matrix_of([50.0, 40.0, 30.0, *np.linspace(-1, 1, 60)])
-    spread = {}
-    for runs in (1, 2):
-        traces = []
-        for seed in range(40):
-            found = lanczos.extremes(
-                h.mv, lambda number, s=seed: draw(100 * s + number, len(h)), 3, tolerance=1e-6, runs=runs
-            )
-            traces.append((found.weights * found.nodes).sum())
-        spread[runs] = float(np.std(traces))
-    assert spread[2] == pytest.approx(spread[1] / 2, rel=0.1)  # the second run's share of the error is next to none
-
-
 def test_a_density_of_one_node_and_of_a_given_width():
     one = Density(torch.tensor([3.0, 3.0], dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64))
     assert float(torch.trapezoid(one.values, one.grid)) == pytest.approx(1, abs=1e-6)
@@ -309,6 +212,80 @@ def test_a_density_of_one_node_and_of_a_given_width():
     torch.testing.assert_close(values, expected)
     with pytest.raises(EvenlyError, match=r"width 0 is no standard deviation; give a number above 0"):
         one.curve(width=0)
+
+
+def many(seed: int, n: int = 640) -> tuple[Tensor, Tensor]:
+    """Enough samples for a pilot, the classes apart."""
+    x, y = draw(seed, n, 4), torch.arange(n) % 3
+    return x + 2 * torch.eye(3, 4, dtype=torch.float64)[y], y
+
+
+def zeros() -> nn.Module:
+    """An output layer of zeros: every eigenvalue occurs several times."""
+    net = perceptron(4, 6, 3)()
+    for w in net[2].parameters():
+        nn.init.zeros_(w)
+    return net
+
+
+@pytest.mark.parametrize("which", ["largest", "magnitude"])
+@pytest.mark.parametrize("case", ["classes", "one class", "no gradient", "zeros", "train"])
+def test_with_a_pilot_against_the_dense_hessian(case, which):
+    model = built(zeros if case == "zeros" else conv if case == "train" else perceptron(4, 6, 3), 1)
+    x, y = many(0)
+    loss = "cross-entropy"
+    if case == "one class":
+        y = torch.zeros_like(y)
+    if case == "no gradient":
+        loss, y = "squared", model(x).detach()
+    exact = dense(model, LOSSES[loss], x, y)
+    if case == "train":
+        model[6].p = 0.0
+        exact = sum(dense(model.train(), LOSSES[loss], x[i], y[i]) for i in torch.arange(640).split(128)) / 5
+        model.eval()
+    exact = torch.linalg.eigvalsh(exact)
+    exact = exact[(-exact if which == "largest" else -exact.abs()).argsort(stable=True)][:5]
+    mode = "train" if case == "train" else "eval"
+    found = hessian_spectrum(model, loss, (x, y), which=which, mode=mode, tolerance=1e-7, runs=2)
+    torch.testing.assert_close(found.eigenvalues, exact, rtol=1e-6, atol=1e-10)
+    assert bool(found.converged.all())
+    assert found.products < found.cost <= found.products + 40 / 16
+
+
+def test_the_pilots_products_are_counted_by_their_share(monkeypatch):
+    model, data = built(perceptron(4, 12, 3)), many(0)
+    asked: list[int] = []
+    inside = MeanHessian.times
+    monkeypatch.setattr(MeanHessian, "times", lambda self, v: asked.append(len(self.x)) or inside(self, v))
+    found = hessian_spectrum(model, "cross-entropy", data)
+    assert set(asked) == {640, 40}
+    assert asked.count(640) == found.products
+    assert sum(asked) / 640 == pytest.approx(found.cost)
+    monkeypatch.setattr(sys.modules[MeanHessian.__module__], "FEWEST", 41)
+    plain = hessian_spectrum(model, "cross-entropy", data)
+    assert plain.cost == plain.products
+    exact = torch.linalg.eigvalsh(dense(model, LOSSES["cross-entropy"], *data)).flip(0)[:5]
+    torch.testing.assert_close(found.eigenvalues, exact, rtol=0, atol=1e-3 * float(exact[0]))
+
+
+def test_what_is_wrong_with_a_sample_of_the_pilot_is_said_of_the_sample():
+    model, (x, y) = built(perceptron(4, 6, 3)), many(0)
+    x[130:] = float("nan")
+    with pytest.raises(EvenlyError, match=r"the loss of samples 100 to 149 is nan; look at their inputs"):
+        hessian_spectrum(model, "cross-entropy", (x, y), batch_size=50)
+
+
+def test_the_density_with_a_pilot():
+    model, data = built(perceptron(4, 16, 3)), many(3)
+    exact = torch.linalg.eigvalsh(dense(model, LOSSES["cross-entropy"], *data))
+    nothing = wasserstein_distance([0.0], exact)
+    apart = []
+    for seed in range(3):
+        found = hessian_spectrum(model, "cross-entropy", data, least_steps=30, seed=seed)
+        assert found.cost > found.products
+        assert float(found.density.weights.sum()) == pytest.approx(1)
+        apart.append(wasserstein_distance(found.density.nodes, exact, found.density.weights) / nothing)
+    assert np.mean(apart) < 0.35
 
 
 @pytest.mark.parametrize("memory", [0, None, 200_000])
@@ -620,7 +597,7 @@ def test_errors():
             batch_size=10, memory=memory,
         )  # fmt: skip
     refused(
-        r"Hessian-vector product 1 holds NaN or infinity though the loss is finite; look for a root",
+        r"matrix-vector product 1 holds NaN or infinity; for a Hessian look for a root",
         loss=lambda f, y: (f - f.detach()).abs().pow(1.5).sum(1),
     )
     refused(

@@ -1,4 +1,4 @@
-"""The recorder's rows are the diagnoses themselves, at the epochs asked for, in a loop and in evenly's engine."""
+"""The recorder's rows are the diagnoses themselves, at the epochs asked for, in any loop."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import evenly
 from evenly import Data, EvenlyError, Split
+from evenly.diagnose.hessian_spectrum import hessian_spectrum
 from evenly.diagnose.importance import gini, importance_weights
 from evenly.diagnose.norms import l1_norm
 from evenly.diagnose.probes import probes
@@ -103,6 +103,36 @@ def test_what_is_not_finite_is_left_out_of_what_is_returned() -> None:
     assert other(Sure(-1.0)) == {"never_right": 1}
 
 
+def test_everything_can_be_asked_for_in_plain_words() -> None:
+    all_, model = data(), network()
+    recorder = Recorder(all_, probes=True, spectrum=2)
+    row = recorder(model)
+    found = probes(model, all_, ["label", "a"])
+    assert {name: row[f"probe_{name}"] for name in found} == {name: each.error for name, each in found.items()}
+    top = hessian_spectrum(model, "cross-entropy", all_.train, top=2).eigenvalues.tolist()
+    assert [row["lambda_1"], row["lambda_2"]] == top
+    single = nn.Linear(2, 1)
+    one = Recorder(all_, spectrum=1)(single)
+    assert one["lambda_1"] == float(hessian_spectrum(single, "logistic", all_.train, top=1).eigenvalues[0])
+
+
+def test_a_recorder_goes_on_from_its_state() -> None:
+    split, model = clouds(40, 0), network()
+    one, other = (Recorder(split, forgetting=True, l1=True, every=2) for _ in range(2))
+    for _ in range(3):
+        one(model)
+        step(model, split)
+    kept = one.state_dict()
+    other.load_state_dict(kept)
+    for _ in range(3):
+        assert one(model) == other(model)
+        step(model, split)
+    assert one.history == other.history
+    assert [row["epoch"] for row in other.history] == [2, 4, 6]
+    assert torch.equal(one.forgetting.scores, other.forgetting.scores)
+    assert len(kept["history"]) == 1  # a copy: what came after is not in it
+
+
 def test_epochs_that_are_due() -> None:
     model, split = network(), clouds(40, 0)
     counted, every, chosen = (Recorder(split, l1=True, **how) for how in ({}, {"every": 3}, {"epochs": [0, 4]}))
@@ -120,16 +150,6 @@ def test_forgetting_is_seen_between_records() -> None:
     for epoch, sign in enumerate((1.0, -1.0, 1.0, -1.0, 1.0), 1):
         recorder(Sure(sign), epoch)
     assert recorder.history == [{"epoch": 5, "forgotten": 2.0, "never_right": 0.0}]
-
-
-def test_the_engine_writes_the_record_to_the_metrics() -> None:
-    all_ = data()
-    all_.observe = Recorder(all_, probes=["a"], importance=0.1)
-    run = evenly.train(network, all_, epochs=2, batch_size=20, lr=0.1)
-    rows = [{k: v for k, v in row.items() if k != "epoch"} for row in all_.observe.history]
-    assert len(rows) == 2
-    for metrics, row in zip(run.history, rows, strict=True):
-        assert row.items() <= metrics.items()
 
 
 def test_recording_changes_nothing_in_a_run() -> None:
@@ -153,16 +173,26 @@ def test_recording_changes_nothing_in_a_run() -> None:
 
 
 def test_what_cannot_be_recorded_is_refused() -> None:
-    split = clouds(40, 0)
+    split = clouds(60, 0)
     for options, match in (
         ({}, "nothing to record; ask for probes, importance, spectrum, forgetting or l1"),
         ({"l1": True, "every": 0}, "every 0 never comes round"),
         ({"l1": True, "every": 1.5}, "every 1.5 never comes round"),
         ({"importance": {"roh": 1}}, "no option of importance is called 'roh'; did you mean 'rho'"),
+        ({"spectrum": 0.5}, "spectrum 0.5 is no number of eigenvalues; give 1 or more"),
+        ({"spectrum": -1}, "spectrum -1 is no number of eigenvalues"),
+        ({"probes": "b"}, "no attribute is called 'b'"),
+        ({"probes": ["a", "b"]}, "no attribute is called 'b'"),
     ):
         with pytest.raises(EvenlyError, match=match):
             Recorder(split, **options)
-    with pytest.raises(EvenlyError, match="no attribute is called 'b'"):
-        Recorder(split, probes="b")(network())
+    with pytest.raises(EvenlyError, match=r"has 0 examples of label 0, a 0, .* needs 10 in each of 4 cells, 40 in all"):
+        Recorder(Split(split.inputs[:3], [0, 1, 1], attributes={"a": [1, 0, 1]}), probes=True)
+    state = Recorder(split, l1=True).state_dict()
+    for other in (Recorder(split, forgetting=True), Recorder(split, l1=True, forgetting=True)):
+        with pytest.raises(EvenlyError, match="the state is not of a recorder of the same things"):
+            other.load_state_dict(state)
+    with pytest.raises(EvenlyError, match="the state is not of a recorder"):
+        Recorder(split, l1=True).load_state_dict({})
     with pytest.raises(EvenlyError, match="data is a NoneType"):
         Recorder(None, l1=True)

@@ -136,7 +136,7 @@ def test_layers_without_a_row_for_each_example_are_refused() -> None:
     assert representations(Pair(), (torch.randn(5, 4), torch.zeros(5)), layer="both").shape == (5, 3)
     idle = MLP(4, 2)
     idle.forward = lambda x: x  # type: ignore[method-assign]
-    refused("does not run its last linear layer", idle)
+    refused("runs none of its linear layers .*; name a layer", idle)
     refused("does not run its layer '1'", idle, layer="1")
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
-from evenly.report.console import comparison_table
+from evenly.diagnose.stability_card import judge
+from evenly.report.console import comparison_table, show_card, show_run
+from evenly.theory.stability import Hessians
 
 CONTROL = "random_upsample+sgd at the cost of useful+sgd"
 
@@ -84,3 +88,38 @@ def test_steps_that_were_not_captured_are_told(make_table, device, told):
     assert "captured" not in printed(table)
     table.rows[1]["step"] = "plain: the model asks the CPU"
     assert ("steps were not captured in 1 of 5 runs: the model asks the CPU" in printed(table)) is told
+
+
+def test_a_run_is_told_in_four_lines(capsys):
+    row = {
+        "data": "toys", "method": "pde", "optimizer": "sam", "epochs": 7, "cost_multiple": 1.25, "selected_epoch": 3,
+        "rule": "worst-group", "test": {"accuracy": 0.875, "worst_group": 0.5, "train_weighted": 0.9},
+        "validation": {"accuracy": 0.1}, "device": "cpu", "step": "plain",
+    }  # fmt: skip
+    show_run(row, Path("runs/a/report.html"))
+    told = [
+        "toys: pde with sam, 7 epochs, 1.25x the cost of ERM",
+        "  test accuracy   87.5%   (weights of epoch 3, rule: worst-group)",
+        "  worst group     50.0%   train-weighted average 90.0%",
+        "  page            runs/a/report.html",
+    ]
+    assert capsys.readouterr().out.splitlines() == told
+    del row["test"]["worst_group"], row["validation"]
+    show_run(row | {"device": "cuda", "step": "plain: it asks the CPU"}, Path("report.html"))
+    lines = capsys.readouterr().out.splitlines()
+    assert "it asks the CPU" in lines[2]
+    assert len(lines) == 4
+
+
+def test_a_card_has_its_words_then_every_limit_and_number(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    card = judge(Hessians.rank_one(torch.eye(3, dtype=torch.float64)), lr=0.5, batch_size=3)
+    note = "A note that is long enough to be broken where a line of sixty columns ends."
+    show_card(card, [note], Path("page.html"))
+    text = capsys.readouterr().out
+    words, table = text.split("\n\n")
+    assert words.split() == " ".join([*card.sentences(), note]).split()
+    labels = [label for label, _ in (*card.limits(), *card.numbers())] + ["page"]
+    assert [line[:25].strip() for line in table.splitlines() if line[:25].strip()] == labels
+    assert max(map(len, text.splitlines())) <= 60
+    assert table.endswith(f"{'page':<25}page.html\n")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,16 +23,16 @@ from torch import Tensor, nn
 
 from evenly.data.contract import Data, Split
 from evenly.diagnose.hessian_spectrum import HessianSpectrum, hessian_spectrum
-from evenly.diagnose.importance import gini, importance_weights
-from evenly.diagnose.passes import batches, logits_of
-from evenly.diagnose.probes import Probe, probes
+from evenly.diagnose.importance import gini_if_any, importance_weights
+from evenly.diagnose.passes import batches, logits_of, part_of
+from evenly.diagnose.probes import Probe, probes, unprobeable
 from evenly.diagnose.representations import representations
 from evenly.diagnose.samples import in_eval_mode
 from evenly.engine.accuracy import wilson
 from evenly.engine.losses import losses, predictions, single
 from evenly.errors import EvenlyError
 from evenly.models import encoded
-from evenly.randomness import derive, generator
+from evenly.randomness import derive
 
 SHOWN = 12
 """Examples shown of the hardest, and of the easiest."""
@@ -115,11 +116,7 @@ class Audit:
         if len(self.groups) > 1:
             said.append(self._of_groups())
         said += self._of_probes()
-        half, share = _half(self.importance), gini(self.importance)
-        said.append(
-            f"Half of the weight of the training gradient comes from {half:.1%} of the examples looked at (Gini "
-            f"{share:.2f}; {gini(self.phantom):.2f} where SAM with rho {self.rho:g} would take its gradient)."
-        )
+        said.append(self._of_importance())
         if self.spectrum is not None and len(self.spectrum.eigenvalues) > 1:
             values = self.spectrum.eigenvalues
             ratio = f", {float(values[0] / values[-1]):.1f} times the {len(values)}th" if values[-1] > 0 else ""
@@ -127,8 +124,9 @@ class Audit:
         if self.forgetting is not None:
             never = int(torch.isinf(self.forgetting).sum())
             often = int((self.forgetting[torch.isfinite(self.forgetting)] > 0).sum())
+            looked = int((~torch.isnan(self.forgetting)).sum())
             said.append(
-                f"Of {len(self.forgetting):,} training examples {often:,} were forgotten at least once and {never:,} "
+                f"Of {looked:,} training examples {often:,} were forgotten at least once and {never:,} "
                 "were never right."
             )
         return said
@@ -140,12 +138,22 @@ class Audit:
         found = f"{worst.name}: {worst.accuracy:.1%} of {worst.n:,} (95% interval {low:.1%} to {high:.1%})"
         # the worst of many groups is low by chance as well: hold its interval to the number of groups
         bounded = wilson(worst.right, worst.n, level=1 - 0.05 / len(self.groups))[1]
-        if bounded < self.overall.accuracy:
+        if max(bounded, worst.accuracy) < self.overall.accuracy:
             reading = "it leans on something that these examples lack"
             if self.by == "cluster":
-                reading = "they stand apart in its own features"
+                reading = f"they stand apart in its own {'outputs' if 'features' in self.missing else 'features'}"
             return f"It fails by {what} on {found}, {gap:.1f} points below its average: {reading}."
         return f"No {what} is clearly below the average; the lowest is {found}."
+
+    def _of_importance(self) -> str:
+        if not self.importance.any():
+            return "It is so sure of the training examples looked at that none of them moves it any more."
+        there = gini_if_any(self.phantom)
+        sam = "" if math.isnan(there) else f"; {there:.2f} where SAM with rho {self.rho:g} would take its gradient"
+        return (
+            f"Half of the weight of the training gradient comes from {_half(self.importance):.1%} of the examples "
+            f"looked at (Gini {gini_if_any(self.importance):.2f}{sam})."
+        )
 
     def _of_probes(self) -> list[str]:
         told = [found for name, found in self.probes.items() if name != "label"]
@@ -173,8 +181,9 @@ class Audit:
                 name: {"error": p.error, "low": p.low, "high": p.high, "n": p.n, "chance": p.chance}
                 for name, p in self.probes.items()
             },
-            "importance": {"gini": gini(self.importance), "gini_phantom": gini(self.phantom), "rho": self.rho,
-                           "half_of_the_weight": _half(self.importance)},
+            "importance": {"gini": _number(gini_if_any(self.importance)),
+                           "gini_phantom": _number(gini_if_any(self.phantom)), "rho": self.rho,
+                           "half_of_the_weight": _number(_half(self.importance))},
             "spectrum": None if self.spectrum is None else {
                 "eigenvalues": self.spectrum.eigenvalues.tolist(), "residuals": self.spectrum.residuals.tolist(),
                 "converged": [bool(c) for c in self.spectrum.converged],
@@ -220,45 +229,41 @@ def audit(
         rho: SAM's radius, for the phantom importance weights.
         top: eigenvalues of the Hessian; 0 leaves curvature out, which takes the longest.
         samples: training examples that curvature, importance weights and clusters are taken over at most.
-        forgetting: (M,) scores of the training examples, from :class:`evenly.ForgettingTracker` or a history.
+        forgetting: (M,) scores of the training examples: ``run.record.forgetting.scores`` where `evenly.train` was
+            asked to record them, of an `evenly.ForgettingTracker`, or `evenly.forgetting_scores` of a history.
     """
     started = time.perf_counter()
-    if not isinstance(data, Data):
-        raise EvenlyError(f"data is a {type(data).__name__}; give an evenly.Data, e.g. evenly.Data(train=(x, y))")
+    _check(model, data, split, rho, top, samples)
     data = encoded(data, model)
-    if split is not None and split not in data.splits:
-        raise EvenlyError(f"there is no {split} split; the data has {', '.join(data.splits)}")
+    scores = None if forgetting is None else _scores(forgetting, len(data.train))
     judged = data.splits[split or next(part for part in ("test", "validation", "train") if part in data.splits)]
-    name = type(model).__name__ if name is None else name
+    name = name or type(model).__name__
     missing: dict[str, str] = {}
 
     progress(0.0, "outputs")
     logits = _logits(model, judged)
     labels = judged.labels.cpu()
     each, predicted = losses(logits, labels), predictions(logits)
+    if not bool(each.isfinite().all()):
+        raise EvenlyError(
+            f"the loss of {name} on {judged.name} example {int((~each.isfinite()).nonzero()[0])} is not finite; "
+            "look at a checkpoint before it diverged"
+        )
     right = predicted == labels
     overall = Share("all", int(right.sum()), len(labels), float(each.mean()))
 
     progress(0.15, "groups")
-    by, members = _groups(model, judged, data, seed)
+    by, members = _groups(model, judged, data, logits, seed, missing)
     groups = [
         Share(key, int(right[index].sum()), len(index), float(each[index].mean()))
         for key, index in members.items()
         if len(index)
     ]
     progress(0.3, "probes")
-    found: dict[str, Probe] = {}
-    if judged.attributes:
-        for attribute in ("label", *judged.attributes):
-            try:
-                found[attribute] = probes(model, data, [attribute], seed=seed)[attribute]
-            except EvenlyError as error:
-                missing[f"probe of {attribute}"] = str(error)
-    else:
-        missing["probes"] = "the data has no attributes"
+    found = _probes(model, data, list(judged.attributes), seed, missing)
 
     progress(0.5, "importance weights")
-    part = _part(data.train, samples, seed)
+    part = part_of(data.train, samples, seed)
     real, phantom = importance_weights(model, part), importance_weights(model, part, rho=rho)
     spectrum = None
     if top:
@@ -267,15 +272,8 @@ def audit(
         spectrum = hessian_spectrum(model, loss, part, top=top, seed=seed)
     else:
         missing["curvature"] = "it was left out"
-    scores = None
-    if forgetting is not None:
-        scores = torch.as_tensor(forgetting).double().cpu()
-        if scores.shape != (len(data.train),):
-            raise EvenlyError(
-                f"forgetting has shape {tuple(scores.shape)} for {len(data.train)} training examples; give one for each"
-            )
-    else:
-        missing["forgetting"] = "it was not recorded in training; use evenly.ForgettingTracker"
+    if scores is None:
+        missing["forgetting"] = "it was not recorded in training (record forgetting=true)"
     done = Audit(
         name, judged, data, overall, by, groups, labels, predicted, each.double(), rho, real, phantom, found, spectrum,
         scores, missing, {"training examples": len(part)},
@@ -287,19 +285,77 @@ def audit(
     return done
 
 
+def _check(model: Any, data: Any, split: str | None, rho: float, top: int, samples: int) -> None:
+    if not isinstance(model, nn.Module):
+        raise EvenlyError(f"model is a {type(model).__name__}; give an nn.Module, e.g. run.model")
+    if not isinstance(data, Data):
+        raise EvenlyError(f"data is a {type(data).__name__}; give an evenly.Data, e.g. evenly.Data(train=(x, y))")
+    if samples != int(samples) or samples < 1:
+        raise EvenlyError(f"samples {samples} leaves no example to look at; give a whole number from 1")
+    if (rho or top) and not any(weight.requires_grad for weight in model.parameters()):
+        raise EvenlyError(
+            f"{type(model).__name__} has no parameter that requires gradients, so it has neither SAM's phantom weights "
+            "nor curvature; set requires_grad, or rho=0 and top=0"
+        )
+    if split is not None and split not in data.splits:
+        raise EvenlyError(f"there is no {split} split; the data has {', '.join(data.splits)}")
+
+
+def check_same(one: Data, other: Data) -> None:
+    """Refuse to set side by side what was found on different data."""
+    if one is not other and one.fingerprint() != other.fingerprint():
+        raise EvenlyError(
+            f"the two models are of different data, {one.name} and {other.name}; give two models on the same data"
+        )
+
+
 def _logits(model: nn.Module, split: Split) -> Tensor:
     with in_eval_mode(model), torch.no_grad():
         return torch.cat([logits_of(model, x, y).double().cpu() for x, y, _ in batches(model, split)])
 
 
-def _groups(model: nn.Module, split: Split, data: Data, seed: int) -> tuple[str, dict[str, Tensor]]:
+def _probes(
+    model: nn.Module, data: Data, attributes: list[str], seed: int, missing: dict[str, str]
+) -> dict[str, Probe]:
+    """Of the label and the attributes that the data allows, in one pass over the network."""
+    if not attributes:
+        missing["probes"] = "the data has no attributes"
+        return {}
+    cannot = unprobeable(data, wanted := ["label", *attributes])
+    missing |= {f"probe of {name}": why for name, why in cannot.items()}
+    try:
+        return probes(model, data, left, seed=seed) if (left := [n for n in wanted if n not in cannot]) else {}
+    except EvenlyError as error:
+        missing["probes"] = str(error)
+        return {}
+
+
+def _scores(forgetting: Any, count: int) -> Tensor:
+    try:
+        scores: Tensor = torch.as_tensor(forgetting).detach().double().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise EvenlyError("forgetting cannot be read as numbers; give a score for each training example") from None
+    if scores.shape != (count,):
+        raise EvenlyError(
+            f"forgetting has shape {tuple(scores.shape)} for {count} training examples; give one for each"
+        )
+    odd = scores[torch.isfinite(scores) & ((scores < 0) | (scores != scores.round()))]
+    if len(odd):
+        raise EvenlyError(f"forgetting holds {float(odd[0]):g}; give how often each example was forgotten")
+    return scores
+
+
+def _groups(
+    model: nn.Module, split: Split, data: Data, logits: Tensor, seed: int, missing: dict[str, str]
+) -> tuple[str, dict[str, Tensor]]:
     """What the groups are and their members, by name: the data's, label by attribute, or clusters of each class."""
     class_names = (
         [str(c) for c in data.class_names] if data.class_names else [f"class {k}" for k in range(data.classes)]
     )
     if split.measured_groups is not None:
-        groups, names = split.measured_groups.cpu(), data.measured_names
+        groups, names = split.measured_groups.cpu(), [str(name) for name in data.measured_names]
         member = groups.T if groups.ndim == 2 else groups == torch.arange(len(names))[:, None]
+        names = [f"{name} (group {g})" if names.count(name) > 1 else name for g, name in enumerate(names)]
         return "group", {name: row.nonzero().flatten() for name, row in zip(names, member, strict=False)}
     if split.attributes:
         attribute, column = next(iter(split.attributes.items()))
@@ -311,36 +367,32 @@ def _groups(model: nn.Module, split: Split, data: Data, seed: int) -> tuple[str,
             for k in range(data.classes)
             for v in column.unique().tolist()
         }  # fmt: skip
-    return "cluster", _clusters(model, split, class_names, seed)
+    try:
+        features = representations(model, split)
+    except EvenlyError as error:
+        features, missing["features"] = logits.reshape(len(split), -1), f"{error}; its outputs are clustered instead"
+    return "cluster", _clusters(features.numpy(), split, class_names, seed)
 
 
-def _clusters(model: nn.Module, split: Split, class_names: list[str], seed: int) -> dict[str, Tensor]:
-    """Two clusters of each class by the model's features, which know nothing of what it gets right."""
+def _clusters(features: np.ndarray, split: Split, class_names: list[str], seed: int) -> dict[str, Tensor]:
+    """Two clusters of each class by the model's features (N, D), which know nothing of what it gets right."""
     from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
 
-    features = representations(model, split).numpy()
     found = {}
     for k, name in enumerate(class_names):
         members = np.flatnonzero(split.labels.cpu().numpy() == k)
         if len(members) < 4 or bool((features[members] == features[members][0]).all()):
             found[name] = torch.from_numpy(members)
             continue
-        side = KMeans(2, n_init=4, random_state=derive(seed, "audit", k) % 2**32).fit_predict(features[members])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # points so close together that they are one cluster
+            side = KMeans(2, n_init=4, random_state=derive(seed, "audit", k) % 2**32).fit_predict(features[members])
         if (side == 0).sum() < (side == 1).sum():
             side = 1 - side
         found[f"{name}, larger cluster"] = torch.from_numpy(members[side == 0])
         found[f"{name}, smaller cluster"] = torch.from_numpy(members[side == 1])
     return found
-
-
-def _part(split: Split, most: int, seed: int) -> Split:
-    """A random part of a split, or all of it."""
-    if len(split) <= most:
-        return split
-    index = torch.randperm(len(split), generator=generator(seed, "audit", "part"))[:most].sort().values
-    if isinstance(split.inputs, Tensor):
-        return Split(split.inputs[index], split.labels[index], name=split.name)
-    return Split(torch.utils.data.Subset(split.inputs, index.tolist()), split.labels[index], name=split.name)
 
 
 def _heat(model: nn.Module, split: Split, found: Audit) -> Tensor | None:
@@ -368,8 +420,12 @@ def _half(weights: Tensor) -> float:
 
 
 def _histogram(scores: Tensor) -> dict[str, int]:
-    counts = {str(k): int((scores == k).sum()) for k in range(int(scores[torch.isfinite(scores)].max()) + 1)}
-    return counts | {"never right": int(torch.isinf(scores).sum())}
+    counts = torch.bincount(scores[torch.isfinite(scores)].long()).tolist()
+    return {str(k): count for k, count in enumerate(counts)} | {"never right": int(torch.isinf(scores).sum())}
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _share(share: Share) -> dict[str, Any]:

@@ -11,14 +11,16 @@ curvature from lambda_max / lambda_5, both over 1,000 training images of CIFAR-1
 
 H is never formed. It is seen through products with vectors, each the derivative of the gradient along a vector, summed
 over batches; as many batches as memory holds keep the graph of their gradient, so that a product of theirs is one
-backward pass. The vectors are those of Lanczos' method (`evenly.diagnose.lanczos`), which stops as soon as the
-residuals of the eigenpairs asked for are small, and whose quadrature gives the density from the same products.
+backward pass. The vectors are those of Lanczos' method (`evenly.theory.lanczos`), which stops as soon as the
+residuals of the eigenpairs asked for are small, and whose quadrature gives the density from the same products. It
+starts from a random vector that leans towards the top eigenvectors of a few samples' Hessian, the pilot: they lie near
+those of all samples, a product costs a sixteenth, and the run over all samples has less left to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -32,14 +34,18 @@ from torch.utils.data import DataLoader
 
 from evenly.data.contract import Data, Split
 from evenly.diagnose.gauss_newton import Loss, curvature_of
-from evenly.diagnose.lanczos import extremes
-from evenly.diagnose.losses import _summed
+from evenly.diagnose.losses import summed
 from evenly.diagnose.samples import in_eval_mode, samples_of
 from evenly.errors import EvenlyError, unknown
 from evenly.randomness import derive, generator, isolated
+from evenly.theory.lanczos import Extremes, extremes
 
 BATCH = 128
 """Samples in a batch, where the data is no loader that has its own."""
+PILOT = 16
+"""One in so many samples is in the pilot; measured on residual networks, see benchmarks/curvature.py."""
+FEWEST = 32
+"""Samples under which there is no pilot: the whole is small enough."""
 MEMORY = 2 * 2**30
 """Bytes of graphs kept between products on the CPU; a GPU gives half of what it has free."""
 
@@ -87,6 +93,7 @@ class HessianSpectrum:
         converged: (top,) bool, whether the residual is within the tolerance.
         density: of all eigenvalues, see :class:`Density`.
         products: how many Hessian-vector products it took, each over all samples.
+        cost: the same with those of the pilot, each counted by its share of the samples.
         runs: how many runs of Lanczos' method they belong to.
         samples: n, of the mean loss.
         shapes: the parameters that H is taken over, by name.
@@ -98,6 +105,7 @@ class HessianSpectrum:
     converged: Tensor
     density: Density
     products: int
+    cost: float
     runs: int
     samples: int
     shapes: dict[str, torch.Size]
@@ -215,19 +223,29 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
         batch_size = (data.batch_size if isinstance(data, DataLoader) else None) or BATCH
     x, y = samples_of(data)
 
+    def top_of(given: tuple[Tensor, Tensor], **options: Any) -> Extremes:
+        hessian = MeanHessian(model, list(shapes), loss, *given, batch_size=batch_size, memory=memory, seed=seed)
+        return extremes(
+            hessian.times, lambda number: hessian.random(derive(seed, "start", number)), top,
+            magnitude=which == "magnitude", **options,
+        )  # fmt: skip
+
     def of(index: Tensor | None) -> HessianSpectrum:
         given = (x, y) if index is None else (x[index], y[index])
+        n = len(given[0])
+        towards, cost = None, 0.0
         with in_eval_mode(model), torch.enable_grad():
             model.train(mode == "train")
-            hessian = MeanHessian(model, list(shapes), loss, *given, batch_size=batch_size, memory=memory, seed=seed)
-            found = extremes(
-                hessian.times, lambda number: hessian.random(derive(seed, "start", number)), top, tolerance=tolerance,
-                magnitude=which == "magnitude", runs=runs, least=least_steps, most=most_steps,
-            )  # fmt: skip
+            if n // PILOT >= FEWEST:
+                few = torch.randperm(n, generator=generator(derive(seed, "pilot")))[: n // PILOT].to(x.device)
+                with suppress(EvenlyError):  # the run over all samples says it of its own
+                    pilot = top_of((given[0][few], given[1][few]), tolerance=3e-3, most=max(top, min(most_steps, 40)))
+                    towards, cost = pilot.vectors.sum(0), pilot.products * len(few) / n
+            found = top_of(given, tolerance=tolerance, runs=runs, least=least_steps, most=most_steps, towards=towards)
         return HessianSpectrum(
             torch.from_numpy(found.values), torch.from_numpy(found.residuals), torch.from_numpy(found.converged),
-            Density(torch.from_numpy(found.nodes), torch.from_numpy(found.weights)), found.products, found.runs,
-            len(given[0]), shapes, found.vectors if vectors else None,
+            Density(torch.from_numpy(found.nodes), torch.from_numpy(found.weights)), found.products,
+            found.products + cost, found.runs, n, shapes, found.vectors if vectors else None,
         )  # fmt: skip
 
     if by is None:
@@ -370,7 +388,7 @@ class _Summed:
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         if self.curvature is not None:
-            return _summed(self.loss, outputs.reshape(len(outputs), -1), y)
+            return summed(self.loss, outputs.reshape(len(outputs), -1), y)
         y = y.to(outputs) if y.is_floating_point() else y
         value: Any = self.loss(outputs, y.reshape(outputs.shape) if y.numel() == outputs.numel() else y)
         if not isinstance(value, Tensor) or (value.ndim and len(value) != len(outputs)):

@@ -28,12 +28,13 @@ from torch import Tensor, nn
 
 from evenly.data.contract import Split
 from evenly.diagnose.passes import batches, check_labels, logits_of, run, split_of
-from evenly.diagnose.representations import watching
 from evenly.diagnose.samples import in_eval_mode
+from evenly.engine.features import last_linear
 from evenly.engine.losses import losses, single
 from evenly.errors import EvenlyError
 from evenly.optim.foreach import alike, norm
 from evenly.randomness import generator
+from evenly.theory.spiral import gini as over_last
 
 Weights = dict[str, Tensor]
 
@@ -107,7 +108,7 @@ def _ascended(model: nn.Module, split: Split, kind: str, params: Iterable[Tensor
         chosen = trainable
     else:
         if params is None:
-            with watching(model, None) as seen, torch.no_grad():
+            with last_linear(model, "give params, e.g. model.fc.parameters()") as seen, torch.no_grad():
                 run(model, next(batches(model, split, torch.arange(1)))[0])
             if "layer" not in seen:
                 raise EvenlyError(
@@ -136,6 +137,11 @@ def _phantom(model: nn.Module, split: Split, part: Tensor, ascended: Weights, rh
     with torch.enable_grad():
         for x, y, _ in batches(model, split, part):
             loss = losses(logits_of(model, x, y), y).sum() / len(part)
+            if not loss.requires_grad:
+                raise EvenlyError(
+                    f"the outputs of {type(model).__name__} have no gradient in its parameters; take detach() and "
+                    "no_grad() out of its forward pass, or leave rho at 0"
+                )
             torch._foreach_add_(total, torch.autograd.grad(loss, weights, materialize_grads=True))
     length = float(norm(alike(total)))
     if not math.isfinite(length):
@@ -170,10 +176,12 @@ def gini(weights: Any) -> float:
 
     Twice the area between the Lorenz curve and the diagonal: 0 where all are alike, (N - 1)/N where one has all.
     """
-    ordered = _shares(weights)
-    n = len(ordered)
-    rank = torch.arange(1, n + 1, dtype=torch.float64)
-    return float(((2 * rank - n - 1) * ordered).sum() / (n * ordered.sum()))
+    return float(over_last(_shares(weights)))
+
+
+def gini_if_any(weights: Tensor) -> float:
+    """The same; NaN where no example has any weight, which a model that is sure of all of them comes to."""
+    return gini(weights) if bool(weights.any()) else math.nan
 
 
 def _shares(weights: Any) -> Tensor:

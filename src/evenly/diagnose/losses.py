@@ -45,10 +45,10 @@ def _sums(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> Iterator[Tensor]
             raise EvenlyError(
                 f"the model gives {tuple(outputs.shape)} for {len(inputs)} samples; it must give (N,) or (N, outputs)"
             )
-        yield _summed(loss, outputs.reshape(len(inputs), -1), targets.to(like.device))
+        yield summed(loss, outputs.reshape(len(inputs), -1), targets.to(like.device))
 
 
-def _summed(loss: Any, f: Tensor, y: Tensor) -> Tensor:
+def summed(loss: Any, f: Tensor, y: Tensor) -> Tensor:
     """The sum over samples of the losses of outputs f (n, c)."""
     labels = not y.is_floating_point() and f.shape[1] > 1 and y.numel() == len(f)
     y = y.reshape(-1).long() if labels else y.reshape(f.shape).to(f)

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from evenly.data.contract import Data, Split
 from evenly.diagnose.samples import samples_of
 from evenly.engine.losses import single
 from evenly.errors import EvenlyError
-from evenly.randomness import isolated
+from evenly.randomness import generator, isolated
 
 CHUNK = 256
 """Examples that pass through a network at once."""
@@ -38,6 +38,16 @@ def split_of(data: Any) -> Split:
     return Split(x, y)
 
 
+def part_of(split: Split, most: int, seed: int) -> Split:
+    """A random part of a split of `most` examples, in order; all of it where there are no more."""
+    if len(split) <= most:
+        return split
+    index = torch.randperm(len(split), generator=generator(seed, "audit", "part"))[:most].sort().values
+    if isinstance(split.inputs, Tensor):
+        return Split(split.inputs[index], split.labels[index], name=split.name)
+    return Split(Subset(split.inputs, index.tolist()), split.labels[index], name=split.name)
+
+
 def batches(
     model: nn.Module, split: Split, index: Tensor | None = None, size: int = CHUNK
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -47,14 +57,21 @@ def batches(
     """
     like = next(model.parameters(), torch.empty(0))
     for part in (torch.arange(len(split)) if index is None else index.cpu()).split(size):
-        if isinstance(split.inputs, Tensor):
-            x = split.inputs[part.to(split.inputs.device)]
-        else:
-            with isolated():
-                x = torch.stack([torch.as_tensor(split.inputs[i][0]) for i in part.tolist()])
+        x = split.inputs[part.to(split.inputs.device)] if isinstance(split.inputs, Tensor) else _read(split, part)
         x = x.float() / 255 if x.dtype == torch.uint8 else x
         x = x.to(like) if x.is_floating_point() else x.to(like.device)
         yield x, split.labels[part.to(split.labels.device)].to(like.device), part
+
+
+def _read(split: Split, index: Tensor) -> Tensor:
+    try:
+        with isolated():
+            return torch.stack([torch.as_tensor(split.inputs[i][0]) for i in index.tolist()])
+    except (TypeError, ValueError, RuntimeError) as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise EvenlyError(
+            f"the {split.name} inputs cannot be put in a batch ({said}); let the Dataset give tensors of one shape"
+        ) from error
 
 
 def run(model: nn.Module, x: Tensor, weights: Mapping[str, Tensor] | None = None) -> Any:
@@ -64,7 +81,7 @@ def run(model: nn.Module, x: Tensor, weights: Mapping[str, Tensor] | None = None
         return functional_call(model, state, (x,))
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+    except Exception as error:  # a network of the user's own can raise anything
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise EvenlyError(
             f"{type(model).__name__} cannot take inputs of shape {tuple(x.shape[1:])} and type {x.dtype} ({said}); "

@@ -32,6 +32,8 @@ from evenly.engine.losses import losses
 from evenly.errors import EvenlyError, unknown
 from evenly.randomness import derive, generator
 
+Columns = Mapping[str, Tensor]
+
 LEAST = 5
 """Examples of each cell that a probe is fitted on, and as many to measure it: one for each fold at least."""
 MOST = 2000
@@ -142,6 +144,31 @@ def probes(
         layer: the name of a layer whose output is probed; without it the input of the last linear layer.
         seed: of the draw of balanced sets and of the folds of cross-validation.
     """
+    first, second, columns, held, draws = _drawn(data, attributes, held_out, against, seed)
+    parts = [part for draw in draws.values() for part in (draw if second is None else draw[:1])]
+    fitted = _Features(model, first, parts, layer)
+    measured = fitted if second is None else _Features(model, second, [draw[1] for draw in draws.values()], layer)
+    return {
+        name: _probed(name, (fitted[a], columns[name][a]), (measured[b], held[name][b]), (a, b), seed)
+        for name, (a, b) in draws.items()
+    }
+
+
+def unprobeable(data: Any, attributes: Sequence[str]) -> dict[str, str]:
+    """Which of these attributes the data is too small or too uniform to probe, and why; no network is asked."""
+    reasons = {}
+    for name in attributes:
+        try:
+            _drawn(data, [name], None, None, 0)
+        except EvenlyError as error:
+            reasons[name] = str(error)
+    return reasons
+
+
+def _drawn(
+    data: Any, attributes: Sequence[str] | Mapping[str, Any] | None, held_out: Any, against: Any, seed: int
+) -> tuple[Split, Split | None, Columns, Columns, dict[str, tuple[Tensor, Tensor]]]:
+    """The two sets (or one to cut in two), their columns, and by attribute the indices to fit and to measure on."""
     first, second = _sets(data, held_out)
     columns = _columns(first, attributes)
     others = None if second is None else _columns(second, None)
@@ -155,7 +182,7 @@ def probes(
         raise EvenlyError(
             f"column {wanted[0]!r} is given for one of two sets; give Splits with attributes= and the name"
         )
-    draws = {}
+    draws: dict[str, tuple[Tensor, Tensor]] = {}
     for name in wanted:
         crossed = [name, *_against(name, first, columns, against)]
         if others is None:
@@ -168,14 +195,7 @@ def probes(
             cells = _balanced(columns, crossed, LEAST, f"the {first.name} set", seed)
             left = _balanced(others, crossed, LEAST, f"the {second.name} set", seed)
             draws[name] = _joined(cells, 0, max(LEAST, MOST // len(cells))), _joined(left)
-    parts = [part for draw in draws.values() for part in (draw if second is None else draw[:1])]
-    fitted = _Features(model, first, parts, layer)
-    measured = fitted if second is None else _Features(model, second, [draw[1] for draw in draws.values()], layer)
-    held = columns if others is None else others
-    return {
-        name: _probed(name, (fitted[a], columns[name][a]), (measured[b], held[name][b]), (a, b), seed)
-        for name, (a, b) in draws.items()
-    }
+    return first, second, columns, columns if others is None else others, draws
 
 
 def _sets(data: Any, held_out: Any) -> tuple[Split, Split | None]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from evenly.data.contract import Split
 from evenly.diagnose.passes import batches, run, split_of
 from evenly.diagnose.samples import in_eval_mode
+from evenly.engine.features import as_rows, last_linear
 from evenly.errors import EvenlyError, unknown
 from evenly.randomness import derive
 
@@ -43,45 +44,32 @@ def representations(model: nn.Module, data: Any, *, layer: str | None = None) ->
 @torch.no_grad()
 def features_at(model: nn.Module, split: Split, index: Tensor | None = None, layer: str | None = None) -> Tensor:
     """The same for the examples at `index` (M,) alone, in its order."""
-    with in_eval_mode(model), watching(model, layer) as seen:
+    instead = f"name a layer, e.g. layer={_last_name(model)!r}"
+    watched = last_linear(model, instead) if layer is None else _output(model, layer)
+    with in_eval_mode(model), watched as seen:
         parts = []
         for x, *_ in batches(model, split, index):
             seen.clear()
             run(model, x)
-            found = _rows(seen, len(x), model, layer)
+            found = as_rows(seen, len(x), model, instead) if layer is None else _of_layer(seen, len(x), model, layer)
             parts.append((found.float() if found.dtype in (torch.bfloat16, torch.float16) else found).cpu())
     return torch.cat(parts)
 
 
 @contextmanager
-def watching(model: nn.Module, layer: str | None) -> Iterator[dict[str, Any]]:
-    """Note under "activations" what a pass shows: the named layer's output, or the input of the last linear layer,
-    which is then noted under "layer"."""
+def _output(model: nn.Module, layer: str) -> Iterator[dict[str, Any]]:
+    """Note the output of a named layer under "activations"."""
     seen: dict[str, Any] = {}
-
-    def given(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        value = args[0] if args else kwargs["input"]
-        seen.update(activations=value.detach().clone(), layer=module)  # what comes after may write into it
 
     def made(_: nn.Module, __: Any, output: Any) -> None:
         value = output[0] if isinstance(output, tuple | list) and len(output) else output
         seen["activations"] = value.detach().clone() if isinstance(value, Tensor) else value
 
-    if layer is None:
-        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-        if not linear:
-            raise EvenlyError(
-                f"{type(model).__name__} has no linear layer whose input could be its features; "
-                f"name a layer, e.g. layer={_last_name(model)!r}"
-            )
-        hooks = [module.register_forward_pre_hook(given, with_kwargs=True) for module in linear]
-    else:
-        hooks = [named_layer(model, layer).register_forward_hook(made)]
+    hook = named_layer(model, layer).register_forward_hook(made)
     try:
         yield seen
     finally:
-        for hook in hooks:
-            hook.remove()
+        hook.remove()
 
 
 def named_layer(model: nn.Module, name: str) -> nn.Module:
@@ -97,23 +85,20 @@ def _last_name(model: nn.Module) -> str:
     return names[-1]
 
 
-def _rows(seen: dict[str, Any], count: int, model: nn.Module, layer: str | None) -> Tensor:
-    """Activations as a row per example (B, D)."""
-    what = "last linear layer" if layer is None else f"layer {layer!r}"
+def _of_layer(seen: dict[str, Any], count: int, model: nn.Module, layer: str) -> Tensor:
+    """The output of a named layer as a row per example (B, D), averaged over the positions of an image."""
     if "activations" not in seen:
         raise EvenlyError(
-            f"{type(model).__name__} does not run its {what} in a forward pass; name a layer that it runs"
+            f"{type(model).__name__} does not run its layer {layer!r} in a forward pass; name a layer that it runs"
         )
     found = seen["activations"]
     if not isinstance(found, Tensor) or found.ndim < 2 or len(found) % count:
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise EvenlyError(
-            f"the {what} of {type(model).__name__} shows {shape} for {count} examples, not a row for each; "
+            f"the layer {layer!r} of {type(model).__name__} shows {shape} for {count} examples, not a row for each; "
             "name another layer"
         )
-    if layer is not None and found.ndim == 4 and len(found) == count:
-        return found.mean((2, 3))
-    return found.reshape(count, -1)
+    return found.mean((2, 3)) if found.ndim == 4 and len(found) == count else found.reshape(count, -1)
 
 
 def embedding(features: Any, *, perplexity: float = PERPLEXITY, seed: int = 0) -> Tensor:

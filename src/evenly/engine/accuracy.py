@@ -66,18 +66,18 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
     return GroupAccuracy(per_group, counts, float(masked.min()), int(masked.argmin()), float(right.mean()), weighted)
 
 
-def wilson(count: float, n: float, level: float = 0.95) -> tuple[float, float]:
+def wilson(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """The two-sided interval of Wilson (1927) for a share, `count` of `n`."""
     z = NormalDist().inv_cdf((1 + level) / 2)
     z2 = z**2
     centre = (count + z2 / 2) / (n + z2)
     half = z / (n + z2) * math.sqrt(count * (n - count) / n + z2 / 4)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, centre - half) if count else 0.0, min(1.0, centre + half) if count < n else 1.0
 
 
-def intervals(shares: Sequence[float | None], counts: Sequence[float]) -> list[list[float] | None]:
+def intervals(shares: Sequence[float | None], counts: Sequence[int]) -> list[list[float] | None]:
     """Wilson's 95% interval of each group's share of right answers; None where a group has no example."""
-    return [None if a is None or not n else list(wilson(a * n, n)) for a, n in zip(shares, counts, strict=True)]
+    return [None if a is None or not n else list(wilson(round(a * n), n)) for a, n in zip(shares, counts, strict=True)]
 
 
 def usage(shown: Tensor, data: Data) -> dict[str, Any]:

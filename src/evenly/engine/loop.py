@@ -24,7 +24,7 @@ from evenly.engine.batches import Batch, Batches, outputs_of
 from evenly.engine.captured import COMPILE_STEPS, CapturedStep, NotCapturedError, own_stream, why_not
 from evenly.engine.folder import Folder
 from evenly.engine.precision import Precision
-from evenly.engine.run import FORWARD, Run
+from evenly.engine.run import FORWARD, Record, Run
 from evenly.engine.schedules import Schedule, constant
 from evenly.engine.side_by_side import aside, pause
 from evenly.engine.steps import Look, Objective, State, Step, look
@@ -96,6 +96,8 @@ class Fit:
         patience: stop after so many epochs without a better value of what `select` goes by; never before a budget.
         spent: example-gradients that were used before the method began.
         inferred: whether the groups of the data were inferred.
+        record: makes, for the data of a fit, what is called with (network, epoch) after every epoch; what it returns
+            goes into the metrics, its state into the checkpoint. It counts neither as cost nor as time.
     """
 
     epochs: int
@@ -117,6 +119,7 @@ class Fit:
     patience: int | None = None
     spent: float = 0.0
     inferred: bool = False
+    record: Callable[[Data], Record] | None = None
 
     def __post_init__(self) -> None:
         if self.select not in RULES:
@@ -245,6 +248,7 @@ class _Loop:
         self.save_again_at, self.saved_epoch = 0.0, 0
         self.evaluation_cost, self.seconds = 0.0, 0.0
         self.history: History = []
+        self.record = None if fit.record is None else fit.record(data)
         self.best: dict[str, Any] | None = None
 
     def run(self) -> Run:
@@ -274,6 +278,7 @@ class _Loop:
             step=self.how,
             workers=self.fit.workers,
             shown=self._shown(self.epoch if self.best is None else self.best["epoch"]),
+            record=self.record,
         )
 
     def _shown(self, epochs: int) -> Tensor:
@@ -341,6 +346,8 @@ class _Loop:
         ) or (self.until is not None and self.until(self.history))
         self._validate(row)
         self.seconds += time.perf_counter() - started
+        if self.record is not None:
+            row |= self.record(self.model, self.epoch)
         self._save(row)
         self.fit.progress(self._progress(), f"{self.stage} epoch {self.epoch}, loss {train_loss:.3f}")
 
@@ -425,6 +432,8 @@ class _Loop:
             "evaluation_cost": self.evaluation_cost, "model": self.model.state_dict(), "optimizer": optimizer,
             "state": self.step.state, "best": self.best,
         }  # fmt: skip
+        if self.record is not None:
+            saved["record"] = self.record.state_dict()
         saved = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), saved)  # what follows leaves the GPU alone
         with aside():
             self.fit.folder.save(self.stage, saved)
@@ -463,6 +472,8 @@ class _Loop:
             group.update({key: mine[key] for key in WAYS if key in mine})
         self.optimizer.load_state_dict(saved["optimizer"])
         self.step.state.update({key: value.to(self.fit.device) for key, value in saved["state"].items()})
+        if self.record is not None:
+            self.record.load_state_dict(saved.get("record", {}))
 
 
 def fit(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +20,16 @@ from evenly.randomness import derive, isolated
 
 FORWARD = 1 / 3
 """What a forward pass alone costs, in example-gradients."""
+
+
+class Record(Protocol):
+    """What looks at a network after every epoch of a fit, as `evenly.diagnose.recording.Recorder` does."""
+
+    def __call__(self, model: nn.Module, epoch: int) -> dict[str, float]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 @dataclass
@@ -55,6 +66,7 @@ class Run:
 
     `cost` is in example-gradients: one forward and backward pass of one example. A forward pass alone counts a third.
     `shown` (N,) counts how often each training example was seen up to the epoch whose weights are kept, in this stage.
+    `record` is the recorder that was asked for (`evenly.train(..., record=...)`), with all that it has seen.
     """
 
     model: nn.Module
@@ -72,6 +84,7 @@ class Run:
     step: str = "plain"
     workers: int = 0
     shown: Tensor | None = None
+    record: Any = None
 
     @property
     def selected_cost(self) -> float:

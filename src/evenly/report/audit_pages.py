@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenly.diagnose.audit import SHOWN, Audit, Share
-from evenly.diagnose.importance import gini, lorenz
+from evenly.diagnose.audit import SHOWN, Audit, Share, check_same
+from evenly.diagnose.importance import gini_if_any, lorenz
 from evenly.errors import EvenlyError
 from evenly.report import figures
 from evenly.report.blocks import (
@@ -51,8 +51,12 @@ HOW_TO_READ = (
 def audit_page(audits: Sequence[Audit], path: Path) -> None:
     """Write the page of one audit, or of two of the same data."""
     first = audits[0]
-    if len(audits) > 1 and [s.n for s in audits[1].groups] != [s.n for s in first.groups] and first.by != "cluster":
-        raise EvenlyError("the two audits are of different data or splits; give two models on the same")
+    for other in audits[1:]:
+        check_same(first.data, other.data)
+        if other.split.name != first.split.name:
+            raise EvenlyError(
+                f"the two audits are of different splits, {first.split.name} and {other.split.name}; judge both on one"
+            )
     title = " and ".join(dict.fromkeys(each.name for each in audits)) + f" on {first.data.name}"
     blocks: list[tuple[str, str, list[Block | None]]] = [
         ("In short", "short", [Prose(each.verdict()) for each in audits]),
@@ -76,26 +80,28 @@ def audit_page(audits: Sequence[Audit], path: Path) -> None:
 def groups(audits: Sequence[Audit]) -> Table:
     """A row per group: how many, how often right, the loss."""
     names = list(dict.fromkeys(share.name for each in audits for share in each.groups))
-    of = [{share.name: share for share in [each.overall, *each.groups]} for each in audits]
+    of = [{share.name: share for share in each.groups} for each in audits]
+    all_ = [each.overall for each in audits]
     columns = [audits[0].by, "examples"]
     for each in audits:
         called = f"{each.name}: " if len(audits) > 1 else ""
         columns += [f"{called}accuracy, %", f"{called}loss"]
-    rows = [Row("all", _cells("all", of), muted=False), *(Row(name, _cells(name, of)) for name in names)]
+    rows = [Row("all", _cells(all_, all_), muted=False)]
+    rows += [Row(name, _cells([shares.get(name) for shares in of], all_)) for name in names]
     caption = f"Share right on the {audits[0].split.name} split, with 95% intervals. A column's name sorts by it."
     return Table(columns, rows, caption, "Accuracy by " + audits[0].by, sortable=True)
 
 
-def _cells(name: str, of: Sequence[dict[str, Share]]) -> list[Cell]:
-    sizes = [shares[name].n for shares in of if name in shares]
-    cells = [Cell(f"{sizes[0]:,}", value=sizes[0])]
-    for shares in of:
-        if name not in shares:
+def _cells(shares: Sequence[Share | None], of: Sequence[Share]) -> list[Cell]:
+    """How many, then of each model how often right and its loss; clusters of two models differ in size."""
+    sizes = list(dict.fromkeys(share.n for share in shares if share is not None))
+    cells = [Cell(" / ".join(f"{size:,}" for size in sizes), value=sizes[0])]
+    for share, whole in zip(shares, of, strict=True):
+        if share is None:
             cells += [Cell("–"), Cell("–")]
             continue
-        share, all_ = shares[name], shares["all"]
         low, high = share.interval
-        outcome = "lowered" if name != "all" and high < all_.accuracy else ""
+        outcome = "lowered" if share is not whole and high < whole.accuracy else ""
         cells += [
             Cell(f"{100 * share.accuracy:.1f}", f"{100 * low:.1f} to {100 * high:.1f}", outcome, value=share.accuracy),
             Cell(f"{share.loss:.3f}", value=share.loss),
@@ -129,17 +135,18 @@ def probes(audits: Sequence[Audit]) -> Table | None:
 def importance(audits: Sequence[Audit]) -> Panels:
     """Lorenz curves of the importance weights."""
     panels = []
-    for number, each in enumerate(audits, 1):
+    for number, audit in enumerate(audits, 1):
+        here, there = (f"{gini_if_any(each):.2f}".replace("nan", "none") for each in (audit.importance, audit.phantom))
         lines = [
-            Curve(f"at the weights, Gini {gini(each.importance):.2f}", LOOKS[0], [_lorenz(each.importance)]),
-            Curve(f"at SAM's phantom weights, Gini {gini(each.phantom):.2f}", LOOKS[1], [_lorenz(each.phantom)]),
+            Curve(f"at the weights, Gini {here}", LOOKS[0], _lorenz(audit.importance)),
+            Curve(f"at SAM's phantom weights, Gini {there}", LOOKS[1], _lorenz(audit.phantom)),
             Curve("all alike", Look(0, 1), [([0.0, 1.0], [0.0, 1.0])]),
         ]
         svg = figures.curves(
             lines, prefix=f"lorenz{number}", label="Lorenz curves of importance weights",
             x_name="share of examples, the lightest first", shares=True,
         )  # fmt: skip
-        panels.append(Panel(each.name, svg, f"Gini {gini(each.importance):.2f} and {gini(each.phantom):.2f}"))
+        panels.append(Panel(audit.name, svg, f"Gini {here} and {there}"))
     legend = [("at the weights", LOOKS[0]), ("at SAM's phantom weights", LOOKS[1]), ("all alike", Look(0, 1))]
     caption = f"Share of the weight that the lightest examples have, over {_looked(audits[0])} training examples."
     return Panels("Importance of the training examples", panels, caption, legend)
@@ -149,10 +156,12 @@ def _looked(each: Audit) -> str:
     return f"{each.looked_at['training examples']:,}"
 
 
-def _lorenz(weights: Tensor) -> tuple[list[float], list[float]]:
+def _lorenz(weights: Tensor) -> list[tuple[list[float], list[float]]]:
+    if not weights.any():
+        return []
     examples, weight = (side.numpy() for side in lorenz(weights))
     at = np.linspace(0, 1, POINTS + 1)
-    return at.tolist(), np.interp(at, examples, weight).tolist()
+    return [(at.tolist(), np.interp(at, examples, weight).tolist())]
 
 
 def forgetting(audits: Sequence[Audit]) -> Panels | None:
@@ -168,7 +177,8 @@ def forgetting(audits: Sequence[Audit]) -> Panels | None:
         if most > 9:
             named.append(("10 or more", int((finite >= 10).sum())))
         named.append(("never right", int(torch.isinf(scores).sum())))
-        rows = [figures.Bar(f"{name}: {count:,}", LOOKS[number - 1], count / len(scores)) for name, count in named]
+        looked = max(1, int((~torch.isnan(scores)).sum()))
+        rows = [figures.Bar(f"{name}: {count:,}", LOOKS[number - 1], count / looked) for name, count in named]
         svg = figures.bars(rows, prefix=f"forgetting{number}", label="Times forgotten")
         panels.append(Panel(each.name, svg))
     if not panels:
@@ -258,7 +268,7 @@ def _class(each: Audit, k: int) -> str:
 
 def _image(each: Audit, i: int) -> Tensor:
     inputs = each.split.inputs
-    image = inputs[i] if isinstance(inputs, Tensor) else torch.as_tensor(inputs[i][0])
+    image = inputs[i].cpu() if isinstance(inputs, Tensor) else torch.as_tensor(inputs[i][0])
     return image.float() / 255 if image.dtype == torch.uint8 else image
 
 

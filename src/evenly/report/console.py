@@ -1,9 +1,11 @@
-"""A comparison as a table for a terminal of 80 columns."""
+"""What is found, for a terminal of 80 columns: a run, a comparison, a card or a diagram of stability, audits."""
 
 from __future__ import annotations
 
+import shutil
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenly.comparison import point_name
@@ -13,9 +15,103 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from evenly.comparison import Comparison
+    from evenly.diagnose.audit import Audit
+    from evenly.diagnose.stability_card import StabilityCard
+    from evenly.theory.stability import PhaseDiagram
 
 WIDEST_NAME = 23
 MARKS = {"raised": "green", "lowered": "red", "unclear": "", "untold": "dim"}
+
+
+def show_run(row: Mapping[str, Any], page: Path) -> None:
+    """What one run reached and cost, from its results."""
+    where = next(name for name in ("test", "validation", "train") if name in row)
+    measured = row[where]
+    print(
+        f"{row['data']}: {row['method']} with {row['optimizer']}, {row['epochs']} epochs, "
+        f"{row['cost_multiple']:.2f}x the cost of ERM"
+    )
+    print(
+        f"  {where} accuracy   {measured['accuracy']:.1%}"
+        f"   (weights of epoch {row['selected_epoch']}, rule: {row['rule']})"
+    )
+    if "worst_group" in measured:
+        print(
+            f"  worst group     {measured['worst_group']:.1%}   train-weighted average {measured['train_weighted']:.1%}"
+        )
+    print(f"  kept after      {row['selected_after_epochs']:.1f} epochs' worth of the full training set")
+    if "inferred_groups" in row:
+        print(f"  {_inferred(row['inferred_groups'])}")
+    if steps := words.uncaptured([row]):
+        print(f"  {steps}")
+    print(f"  page            {page}")
+
+
+def _inferred(found: Mapping[str, Any]) -> str:
+    """How groups were inferred and how well they match the true ones, in a line."""
+    made = f"groups inferred by {found['by']} after {found['epoch']} epochs"
+    if "match" not in found:
+        return made
+    minority = found["match"]["minority"]
+    return (
+        f"{made}: adjusted mutual information with the true ones "
+        f"{found['match']['adjusted_mutual_information']:.2f}, {minority['recall']:.0%} of the smallest true group in "
+        f"one of them, {minority['precision']:.0%} of which it is"
+    )
+
+
+def show_audits(audits: Iterable[Audit], page: Path) -> None:
+    """What was found of each model, in words."""
+    for audit in audits:
+        _say(audit.verdict())
+        print()
+    print(f"page: {page}")
+
+
+def show_card(card: StabilityCard, notes: Sequence[str], page: Path) -> None:
+    """Whether a minimum is stable, in words, then its limits and numbers."""
+    _say((*card.sentences(), *notes))
+    print()
+    width = shutil.get_terminal_size().columns
+    for label, value in (*card.limits(), *card.numbers()):
+        print(textwrap.fill(value, width, initial_indent=f"{label:<25}", subsequent_indent=" " * 25))
+    print(f"{'page':<25}{page}")
+
+
+def show_diagram(diagram: PhaseDiagram, page: Path) -> None:
+    """The shares of runs that diverged, where the terminal is wide enough, and what they say."""
+    from evenly.report.stability_pages import diagram_sentences
+
+    width = max(len(f"{value:g}") for value in (*diagram.x_values, 100)) + 1
+    label = max(len(diagram.y), *(len(f"{value:g}") for value in diagram.y_values)) + 2
+    if label + width * len(diagram.x_values) <= shutil.get_terminal_size().columns:
+        print("runs that diverged, in percent")
+        for row in range(len(diagram.y_values) - 1, -1, -1):
+            cells = "".join(f"{100 * share:>{width}.0f}" for share in diagram.diverged[row])
+            print(f"{diagram.y_values[row]:>{label - 2}g} |{cells}")
+        values = "".join(f"{value:>{width}g}" for value in diagram.x_values)
+        print(f"{diagram.y:>{label - 2}} +{values}  {diagram.x}")
+        print()
+    _say(diagram_sentences(diagram))
+    print(f"page: {page}")
+
+
+def _say(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        print(textwrap.fill(sentence, shutil.get_terminal_size().columns))
+
+
+def show_comparisons(tables: Iterable[Comparison], page: Path) -> None:
+    """Each comparison as a table, and what it says."""
+    from rich.console import Console
+
+    console = Console()
+    for table in tables:
+        console.print(comparison_table(table))
+        for sentence in words.sentences(table):
+            console.print(f"- {sentence}", markup=False, highlight=False)
+        console.print()
+    print(f"page: {page}")
 
 
 def comparison_table(table: Comparison) -> Table:

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from evenly.errors import EvenlyError
+from evenly.theory.lanczos import Array, run
 
 MEMORY = 2**30
 """Bytes of factors held at a time."""
@@ -442,28 +443,13 @@ def largest_of_operator(times: Callable[[Tensor], Tensor], start: Tensor) -> flo
 def _lanczos(
     times: Callable[[Tensor], Tensor], start: Tensor, tolerance: float = 1e-10, steps: int = 300
 ) -> tuple[float, bool]:
-    """The largest Ritz value with full reorthogonalisation, and whether its residual fell below the tolerance."""
-    basis = [start / start.norm()]
-    diagonal: list[float] = []
-    off: list[float] = []
-    value = 0.0
-    for step in range(1, min(steps, len(start)) + 1):
-        w = times(basis[-1])
-        diagonal.append(float(basis[-1] @ w))
-        q = torch.stack(basis)
-        for _ in range(2):
-            w = w - q.T @ (q @ w)
-        off.append(float(w.norm()))
-        t = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-        if step > 1:
-            beside = torch.tensor(off[:-1], dtype=torch.float64)
-            t += torch.diag(beside, 1) + torch.diag(beside, -1)
-        values, vectors = torch.linalg.eigh(t)
-        value = float(values[-1])
-        if off[-1] * abs(float(vectors[-1, -1])) <= tolerance * abs(value):
-            return value, True
-        basis.append(w / off[-1])
-    return value, False
+    """The largest Ritz value, and whether its residual fell below the tolerance."""
+
+    def settled(values: Array, residuals: Array, rounding: float) -> bool:
+        return bool(residuals[-1] <= tolerance * abs(values[-1]))
+
+    found = run(times, start, start.new_empty(0, len(start)), settled, 1, steps)
+    return float(found.values[-1]), found.settled
 
 
 def _random(size: int, device: torch.device) -> Tensor:

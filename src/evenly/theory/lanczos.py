@@ -8,6 +8,10 @@ T = Q H Q^T with eigenpairs (theta_j, s_j). Then u_j = Q^T s_j has, without anot
 and sum_j s_1j^2 delta(theta_j) is Gauss' quadrature of the spectral measure seen from q_1, whose mean over random q_1
 is the eigenvalues' density (Ghorbani et al. 2019; Papyan 2018).
 
+The start may lean towards a vector a that is rich in the leading eigenvectors, q_1 ~ g / ||g|| + a / ||a|| with g
+random: as g is still there, nothing is missed for the sake of a, and one product takes from g what lies near 0. The
+measure is then read from g alone, sum_j (u_j . g)^2 delta(theta_j), which is the above where q_1 ~ g.
+
 A run sees an eigenvalue that occurs several times once. Further runs start orthogonal to the eigenvectors found so far,
 so that they come upon the other copies, and look at the rest of the spectrum alone.
 """
@@ -29,7 +33,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Run:
-    """One run of m steps: Ritz values (m,), their residuals (m,), and the squares (m,) of what q_1 holds of each.
+    """One run of m steps: Ritz values (m,), their residuals (m,), and the squares (m,) of what g holds of each, sum 1.
 
     `rounding` is the residual that counts as none; `exhausted` says that no further direction could be reached.
     """
@@ -64,19 +68,29 @@ class Extremes:
 
 
 def run(
-    times: Times, start: Tensor, locked: Tensor, settled: Callable[[Array, Array, float], bool], least: int, most: int
+    times: Times,
+    start: Tensor,
+    locked: Tensor,
+    settled: Callable[[Array, Array, float], bool],
+    least: int,
+    most: int,
+    towards: Tensor | None = None,
 ) -> Run:
     """Lanczos steps from `start` (p,), orthogonal to the rows of `locked` (k, p), every vector to all before it.
 
     Args:
         settled: of (values, residuals, rounding), whether to stop; asked from `least` steps on.
+        towards: what the start leans towards (p,).
     """
     known, size = locked.shape
     most = min(most, size - known)
     rows = start.new_empty(known + min(most, 24), size)
     rows[:known] = locked
-    q, _ = _orthogonal(start, rows[:known])
-    q = q / q.norm()
+    start, _ = _orthogonal(start, rows[:known])
+    q = start / start.norm()
+    if towards is not None:
+        q, _ = _orthogonal(q + towards / towards.norm(), rows[:known])
+        q = q / q.norm()
     diagonal: list[float] = []
     beside: list[float] = []
     across = np.zeros((known, 0))
@@ -88,8 +102,8 @@ def run(
         read = torch.cat([along, w.norm()[None]]).cpu().double().numpy()
         if not np.isfinite(read).all():
             raise EvenlyError(
-                f"Hessian-vector product {step} holds NaN or infinity though the loss is finite; look for a root, a "
-                "norm or a logarithm at 0 in the model and the loss"
+                f"matrix-vector product {step} holds NaN or infinity; for a Hessian look for a root, a norm or a "
+                "logarithm at 0 in the model and the loss"
             )
         diagonal.append(float(read[-2]))
         across = np.column_stack([across, read[:known]])
@@ -103,10 +117,10 @@ def run(
             break
         beside.append(last)
         q = w / last
-    return Run(
-        values, residuals, directions[0] ** 2, rounding, exhausted, exhausted or enough, directions,
-        rows[known : known + step],
-    )  # fmt: skip
+    basis = rows[known : known + step]
+    shares = ((basis @ start).cpu().double().numpy() @ directions) ** 2
+    shares /= shares.sum()
+    return Run(values, residuals, shares, rounding, exhausted, exhausted or enough, directions, basis)
 
 
 def extremes(
@@ -119,6 +133,7 @@ def extremes(
     runs: int = 1,
     least: int = 1,
     most: int = 200,
+    towards: Tensor | None = None,
 ) -> Extremes:
     """The `top` largest eigenvalues, each to a residual of `tolerance` times the first, from one run where that does.
 
@@ -129,6 +144,7 @@ def extremes(
         draw: the start (p,) of a run, by its number: Gaussian, so that the measure is right in the mean.
         magnitude: the largest by absolute value.
         least, most: steps of a run.
+        towards: what the first start leans towards (p,).
     """
     rank = np.abs if magnitude else np.asarray
     first = draw(0)
@@ -161,7 +177,9 @@ def extremes(
         return bool((residuals_now[asked] <= limit(np.concatenate([values, found]), rounding)).all())
 
     while True:
-        found = run(times, first if done == 0 else draw(done), vectors, settled, least, most)
+        if done:
+            first, towards = draw(done), None
+        found = run(times, first, vectors, settled, least, most, towards)
         done += 1
         products += len(found.values)
         rounding = max(rounding, found.rounding)
