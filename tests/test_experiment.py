@@ -188,6 +188,7 @@ def test_the_folder(data, tmp_path):
     for split in ("train", "validation", "test"):
         assert set(results[split]) == {
             "accuracy", "loss", "worst_class", "worst_group", "train_weighted", "groups", "group_counts",
+            "group_intervals",
         }  # fmt: skip
     shares = data.train.groups.bincount() / 24
     assert results["test"]["train_weighted"] == pytest.approx(

@@ -433,7 +433,7 @@ def methods(as_json: Json = False) -> None:
     _list(
         {
             name: _with_options(m.summary, m.options) + (" (needs groups)" if m.needs_groups else "")
-            for name, m in METHODS.items()
+            for name, m in sorted(METHODS.items())
         },
         as_json,
     )

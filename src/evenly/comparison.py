@@ -388,7 +388,7 @@ def summarise(rows: list[dict[str, Any]], trained: Mapping[tuple[str, int], Run]
             columns = zip_longest(*(_groups(run) for run in runs.values()))
             entry["groups"] = [_mean(column) if any(v is not None for v in column) else None for column in columns]
             counts = zip_longest(*(_groups(run, "group_counts") for run in runs.values()))
-            entry["group_counts"] = [_mean([n for n in column if n] or [0]) for column in counts]
+            entry["group_counts"] = [round(_mean([n for n in column if n] or [0])) for column in counts]
             # seeds often measure the same examples: an interval is that of one seed's number of them
             entry["group_intervals"] = intervals(entry["groups"], entry["group_counts"])
         if all("groups" in run.get("used", {}) for run in runs.values()):

@@ -12,9 +12,9 @@ curvature from lambda_max / lambda_5, both over 1,000 training images of CIFAR-1
 H is never formed. It is seen through products with vectors, each the derivative of the gradient along a vector, summed
 over batches; as many batches as memory holds keep the graph of their gradient, so that a product of theirs is one
 backward pass. The vectors are those of Lanczos' method (`evenly.theory.lanczos`), which stops as soon as the
-residuals of the eigenpairs asked for are small, and whose quadrature gives the density from the same products. It
-starts from a random vector that leans towards the top eigenvectors of a few samples' Hessian, the pilot: they lie near
-those of all samples, a product costs a sixteenth, and the run over all samples has less left to do.
+residuals of the eigenpairs asked for are small, and whose quadrature gives the density from the same products. On
+request it starts from a random vector that leans towards the top eigenvectors of a few samples' Hessian, the pilot:
+they lie near those of all samples, a product costs a sixteenth, and the run over all samples has less left to do.
 """
 
 from __future__ import annotations
@@ -157,6 +157,7 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
     runs: int = 1,
     least_steps: int = 1,
     most_steps: int = 200,
+    pilot: bool = False,
     vectors: bool = False,
     batch_size: int | None = None,
     memory: int | None = None,
@@ -190,6 +191,9 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
             belongs among the top, and the density is their mean.
         least_steps, most_steps: products of a run. More than the top need make the density finer. What has not
             converged after `most_steps` is returned and marked.
+        pilot: start where a sixteenth of the samples (at least 32) point. It saves a few products; but what it points
+            at converges first, so that an eigenvalue of few samples, which the pilot had none of, may be passed over,
+            and the density leans towards the top (its moments by some percent).
         vectors: keep the eigenvectors.
         batch_size: samples at a time; by default the DataLoader's, or 128.
         memory: bytes of graphs to keep between products; 0 keeps none. By default 2 GiB, or half of what is free on
@@ -236,11 +240,11 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
         towards, cost = None, 0.0
         with in_eval_mode(model), torch.enable_grad():
             model.train(mode == "train")
-            if n // PILOT >= FEWEST:
+            if pilot and n // PILOT >= FEWEST:
                 few = torch.randperm(n, generator=generator(derive(seed, "pilot")))[: n // PILOT].to(x.device)
                 with suppress(EvenlyError):  # the run over all samples says it of its own
-                    pilot = top_of((given[0][few], given[1][few]), tolerance=3e-3, most=max(top, min(most_steps, 40)))
-                    towards, cost = pilot.vectors.sum(0), pilot.products * len(few) / n
+                    first = top_of((given[0][few], given[1][few]), tolerance=3e-3, most=max(top, min(most_steps, 40)))
+                    towards, cost = first.vectors.sum(0), first.products * len(few) / n
             found = top_of(given, tolerance=tolerance, runs=runs, least=least_steps, most=most_steps, towards=towards)
         return HessianSpectrum(
             torch.from_numpy(found.values), torch.from_numpy(found.residuals), torch.from_numpy(found.converged),

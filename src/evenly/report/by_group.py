@@ -146,33 +146,31 @@ def reaching(table: Comparison) -> Table | None:
     rows = [Row(words.table_name(entry), [_cost(level) for level in entry["cost_to_reach"]]) for entry in arms]
     caption = (
         "Example-gradients until validation accuracy in the worst group first reached ERM's best of the same seed, or "
-        "so many points more, looked at after whole epochs; beside them the multiple of what ERM costs in all."
+        "so many points more; beside them the multiple of what ERM costs in all. Validation is looked at after whole "
+        "epochs, so arms with short epochs are looked at more often and caught earlier."
     )
     if len(table.plan.get("seeds", ())) > 1:
         caption += " Means over the seeds that came so far."
+    if others := [words.table_name(entry) for entry in _arms(table) if "cost_to_reach" not in entry]:
+        caption += f" Left out, since validation does not tell of true groups at every epoch: {words.listed(others)}."
     return Table(["arm", *heads], rows, caption, "Cost to reach a worst group")
 
 
 def reaching_of_run(run: Run) -> Table | None:
-    """The first epochs of one run at which validation accuracy in the worst group reached each ten percent."""
+    """The epochs of one run at which validation accuracy in the worst group first passed a multiple of ten percent."""
     rows = [row for row in run.history if "worst_group" in (row.get("validation") or {})]
     if not rows or run.cost > run.history[-1]["cost"]:
         return None
     unit = run.results["cost"] / run.results["cost_multiple"]
-    best, found = -1, []
+    best, shown = 0, []
     for row in rows:
         tens = math.floor(10 * row["validation"]["worst_group"] + 1e-9)
-        found += [(level, row) for level in range(max(best + 1, 1), tens + 1)]
-        best = max(best, tens)
-    shown = [
-        Row(
-            f"{10 * level}%",
-            [Cell(f"{row['epoch']:,}"), Cell(f"{row['cost']:,.0f}"), Cell(words.times(row["cost"] / unit).rstrip("x"))],
-        )
-        for level, row in found
-    ]
+        if tens > best:
+            best, cost = tens, row["cost"]
+            cells = [Cell(f"{row['epoch']:,}"), Cell(f"{cost:,.0f}"), Cell(words.times(cost / unit).rstrip("x"))]
+            shown.append(Row(f"{10 * tens}%", cells))
     columns = ["worst group", "epoch", "example-gradients", "cost, × ERM"]
-    caption = "When validation accuracy in the worst group first reached each level."
+    caption = "When validation accuracy in the worst group first reached a level; of several at once the highest."
     return Table(columns, shown, caption, "Cost to reach a worst group") if shown else None
 
 

@@ -39,7 +39,8 @@ def show_run(row: Mapping[str, Any], page: Path) -> None:
         print(
             f"  worst group     {measured['worst_group']:.1%}   train-weighted average {measured['train_weighted']:.1%}"
         )
-    print(f"  kept after      {row['selected_after_epochs']:.1f} epochs' worth of the full training set")
+    if "selected_after_epochs" in row:
+        print(f"  kept after      {row['selected_after_epochs']:.1f} epochs' worth of the full training set")
     if "inferred_groups" in row:
         print(f"  {_inferred(row['inferred_groups'])}")
     if steps := words.uncaptured([row]):

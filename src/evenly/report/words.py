@@ -258,7 +258,7 @@ def reached(table: Comparison) -> list[str]:
         some = f" ({len(costs)} of {len(of_arm[furthest])} seeds)" if len(costs) < len(of_arm[furthest]) else ""
         told.append(f"{spoken(entry)} {times(sum(costs) / len(costs)) + some if costs else 'never'}")
     more = f" plus {100 * above:.0f} points" if above else ""
-    return [f"To ERM's best validation worst group{more}, in what ERM costs in all: {', '.join(told)}."]
+    return [f"Cost up to ERM's best worst group on validation{more}, 1x being all of ERM's: {', '.join(told)}."]
 
 
 def points(difference: Mapping[str, Any]) -> str:
