@@ -19,7 +19,7 @@ they lie near those of all samples, a product costs a sixteenth, and the run ove
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 from evenly.data.contract import Data, Split
 from evenly.diagnose.gauss_newton import Loss, curvature_of
 from evenly.diagnose.losses import summed
-from evenly.diagnose.samples import in_eval_mode, samples_of
+from evenly.diagnose.samples import check_model, check_order, check_real, in_eval_mode, like_of, samples_of
 from evenly.errors import EvenlyError, unknown
 from evenly.randomness import derive, generator, isolated
 from evenly.theory.lanczos import Extremes, extremes
@@ -217,9 +217,16 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
         raise EvenlyError(
             f"most_steps {most_steps} cannot show {top} eigenvalues; give at least {top}, or a smaller top"
         )
-    if batch_size is not None and batch_size < 1:
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
         raise EvenlyError(f"batch_size {batch_size} is no number of samples; give at least 1")
+    if not isinstance(loss, str) and (not callable(loss) or isinstance(loss, type)):
+        said = loss.__name__ if isinstance(loss, type) else repr(loss)
+        raise EvenlyError(f"loss {said} is no function; give 'cross-entropy', or e.g. torch.nn.CrossEntropyLoss()")
+    check_model(model)
+    if by is not None and not isinstance(by, str):
+        check_order(data)  # the numbers go by the order of storage
     shapes = _chosen(model, parameters)
+    check_real(model, shapes)
     size = sum(shape.numel() for shape in shapes.values())
     if top > size:
         raise EvenlyError(f"top {top} exceeds the {size} parameters, and so the eigenvalues there are; ask for fewer")
@@ -282,7 +289,7 @@ class MeanHessian:
         self.others = {name: w for name, w in every.items() if name not in self.weights}
         self.buffers = {name: b.detach() for name, b in model.named_buffers()}
         first = next(iter(self.weights.values()))
-        self.device, self.dtype = first.device, first.dtype
+        self.device, self.dtype = first.device, like_of(model).dtype
         exact = torch.float64 if self.dtype == torch.float64 else torch.float32
         self.flat = torch.cat([w.reshape(-1).to(first.device, exact) for w in self.weights.values()]).requires_grad_()
         self.batches = list(torch.arange(len(x)).split(batch_size))
@@ -370,8 +377,11 @@ class MeanHessian:
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
-            raise EvenlyError(message.format(type(self.model).__name__, reason)) from error
+            raise EvenlyError(message.format(type(self.model).__name__, _first_line(error))) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
 
 
 class _Summed:
@@ -394,7 +404,16 @@ class _Summed:
         if self.curvature is not None:
             return summed(self.loss, outputs.reshape(len(outputs), -1), y)
         y = y.to(outputs) if y.is_floating_point() else y
-        value: Any = self.loss(outputs, y.reshape(outputs.shape) if y.numel() == outputs.numel() else y)
+        try:
+            value: Any = self.loss(outputs, y.reshape(outputs.shape) if y.numel() == outputs.numel() else y)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            called = getattr(self.loss, "__name__", type(self.loss).__name__)
+            raise EvenlyError(
+                f"the loss {called} cannot take outputs {tuple(outputs.shape)} and targets {tuple(y.shape)} "
+                f"({_first_line(error)}); give a loss that goes with them, e.g. 'cross-entropy'"
+            ) from error
         if not isinstance(value, Tensor) or (value.ndim and len(value) != len(outputs)):
             shape = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise EvenlyError(f"the loss is {shape}; it must be the batch's mean loss or one number for each sample")
@@ -415,6 +434,8 @@ def _chosen(model: nn.Module, parameters: Any) -> dict[str, torch.Size]:
         chosen = set()
         names = {id(w): name for name, w in every.items()}
         modules = {name for name, _ in model.named_modules() if name}
+        if not isinstance(parameters, Iterable):
+            raise EvenlyError(f"parameters is a {type(parameters).__name__}; give names, or some of model.parameters()")
         for given in [parameters] if isinstance(parameters, str | Tensor) else list(parameters):
             if isinstance(given, Tensor):
                 if id(given) not in names:
@@ -452,7 +473,10 @@ def _subsets(by: Any, data: Any, y: Tensor) -> dict[int, Tensor]:
     elif isinstance(by, str):
         raise unknown("partition", by, ("class", "group"))
     else:
-        numbers = torch.as_tensor(np.asarray(by) if isinstance(by, list | tuple) else by)
+        try:
+            numbers = torch.as_tensor(np.asarray(by) if isinstance(by, list | tuple) else by)
+        except (TypeError, ValueError, RuntimeError):
+            raise EvenlyError(f"by is a {type(by).__name__} that is no array of numbers; give an integer for each") from None
         if numbers.shape != (len(y),) or numbers.is_floating_point():
             raise EvenlyError(
                 f"by is {numbers.dtype} of shape {tuple(numbers.shape)} for {len(y)} samples; give an integer for each"

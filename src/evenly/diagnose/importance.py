@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from evenly.data.contract import Split
 from evenly.diagnose.passes import batches, check_labels, logits_of, run, split_of
-from evenly.diagnose.samples import in_eval_mode
+from evenly.diagnose.samples import check_real, in_eval_mode
 from evenly.engine.features import last_linear
 from evenly.engine.losses import losses, single
 from evenly.errors import EvenlyError
@@ -61,15 +61,8 @@ def importance_weights(
         batch_size: take the ascent's gradient over batches of so many examples, drawn by `seed`, and look at each
             batch from its own phantom weights, as a step of SAM does; without it, over all examples.
     """
+    check_options(rho, kind=kind, params=params, batch_size=batch_size)
     split = split_of(data)
-    if not math.isfinite(rho) or rho < 0:
-        raise EvenlyError(f"rho {rho} is no length; give 0 or more")
-    if kind not in ("sam", "lsam"):
-        raise EvenlyError(f"kind {kind!r} is not known; give 'sam' or 'lsam'")
-    if params is not None and kind == "sam":
-        raise EvenlyError("params are given, and SAM perturbs all parameters; leave them out or take kind='lsam'")
-    if batch_size is not None and batch_size < 1:
-        raise EvenlyError(f"batch_size {batch_size} is no number of examples; give at least 1, or None for all")
     order = torch.arange(len(split))
     parts: Iterable[Tensor] = [order]
     if batch_size is not None and rho:
@@ -83,6 +76,20 @@ def importance_weights(
                 for x, y, index in batches(model, split, part):
                     found[index] = from_logits(logits_of(model, x, y, weights), y).cpu()
     return found
+
+
+def check_options(
+    rho: Any = 0.0, *, kind: Any = "sam", params: Any = None, batch_size: Any = None, seed: int = 0
+) -> None:
+    """Refuse options of `importance_weights` that cannot be used."""
+    if not isinstance(rho, int | float) or isinstance(rho, bool) or not math.isfinite(rho) or rho < 0:
+        raise EvenlyError(f"rho {rho} is no length; give 0 or more")
+    if kind not in ("sam", "lsam"):
+        raise EvenlyError(f"kind {kind!r} is not known; give 'sam' or 'lsam'")
+    if params is not None and kind == "sam":
+        raise EvenlyError("params are given, and SAM perturbs all parameters; leave them out or take kind='lsam'")
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise EvenlyError(f"batch_size {batch_size} is no number of examples; give at least 1, or None for all")
 
 
 def from_logits(logits: Any, labels: Any) -> Tensor:
@@ -127,6 +134,7 @@ def _ascended(model: nn.Module, split: Split, kind: str, params: Iterable[Tensor
         raise EvenlyError(
             f"{type(model).__name__} has no trainable parameter to perturb; set requires_grad, or leave rho at 0"
         )
+    check_real(model, chosen)
     return chosen
 
 
