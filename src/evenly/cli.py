@@ -197,6 +197,8 @@ def train(
         print(json.dumps(run.results, indent=2))
         return
     show_run(run.results, out / "report.html")
+    if run.record is not None and not run.record.history:
+        print(run.record.table())
 
 
 @app.command()
@@ -364,6 +366,13 @@ def audit(
     model: Annotated[
         str | None, typer.Option(help="The network of a file of weights: `evenly models`.", show_default=False)
     ] = None,
+    normalise: Annotated[
+        str | None,
+        typer.Option(
+            help="How the network of a file of weights was given its images: none (the default), data or imagenet.",
+            show_default=False,
+        ),
+    ] = None,
     split: Annotated[
         str | None, typer.Option(help="Judge on train, validation or test (the default).", show_default=False)
     ] = None,
@@ -387,22 +396,26 @@ def audit(
       evenly audit weights.safetensors --model resnet18 --data photos/
     """
     from evenly.diagnose.audit import audit as look
-    from evenly.diagnose.audit import check_same
+    from evenly.diagnose.audit import check_same, check_settings
     from evenly.engine.progress import Progress
     from evenly.report.console import show_audits
-    from evenly.subjects import subject
+    from evenly.subjects import check_targets, subjects
 
     targets = [target] if against is None else [target, against]
-    out = out or Path("audits") / "-".join(Path(each).name.partition(".")[0] for each in targets)
-    _check_answer(out, "audit.json", targets)
-    if against is not None and Path(against).resolve() == Path(target).resolve():
-        raise EvenlyError(f"--against {against} is what it would be held against; name another run or file of weights")
+    check_settings(rho, top, samples)
+    check_targets(targets)
+    out = out or Path("audits") / "-".join(Path(each).resolve().name.partition(".")[0] for each in targets)
+    asked = {
+        "target": target, "against": against, "data": data, "model": model, "normalise": normalise, "split": split,
+        "rho": rho, "top": top, "samples": samples, "seed": seed, "data_options": _pairs(data_option),
+    }  # fmt: skip
+    _check_answer(out, "audit.json", asked, "asked")
     found = []
     with Progress("audit") as bar:
         bar(0.0, "reading")
-        subjects = [subject(each, data, model, device, _pairs(data_option)) for each in targets]
-        check_same(subjects[0].data, subjects[-1].data)
-        for number, of in enumerate(subjects):
+        given = subjects(targets, data, model, device, normalise=normalise, data_options=_pairs(data_option))
+        check_same(given[0].data, given[-1].data)
+        for number, of in enumerate(given):
 
             def show(share: float, note: str, at: int = number) -> None:
                 bar((at + share) / len(targets), note)
@@ -413,12 +426,16 @@ def audit(
                     forgetting=of.forgetting, seed=seed, progress=show,
                 )
             )  # fmt: skip
-    content = {"target": targets, "audits": [each.to_dict() for each in found]}
+    compared = found[0].compared(found[1]) if len(found) > 1 else []
+    content = {"asked": asked, "compared": compared, "audits": [each.to_dict() for each in found]}
     _keep(out, "audit.json", content)
     found[0].report(out / "audit.html", *found[1:])
     if as_json:
         print((out / "audit.json").read_text(), end="")
         return
+    for sentence in compared:
+        print(textwrap.fill(sentence, shutil.get_terminal_size().columns))
+    print(end="\n" if compared else "")
     show_audits(found, out / "audit.html")
 
 
@@ -562,8 +579,8 @@ def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **se
     show_diagram(diagram, out / "stability.html")
 
 
-def _check_answer(out: Path, file: str, target: Any) -> None:
-    """Refuse a folder that holds anything but an earlier answer about the same."""
+def _check_answer(out: Path, file: str, target: Any, key: str = "target") -> None:
+    """Refuse a folder that holds anything but an earlier answer to the same, which the file has under `key`."""
     from evenly.engine.folder import holds_something, read_json
 
     if out.is_file():
@@ -571,8 +588,13 @@ def _check_answer(out: Path, file: str, target: Any) -> None:
     there = read_json(out / file)
     if there is None and holds_something(out):
         raise EvenlyError(f"{out} is not empty and holds no {file}; choose another out")
-    if there is not None and (not isinstance(there, dict) or there.get("target") != target):
-        raise EvenlyError(f"{out} holds the {Path(file).stem} of something else; choose another out")
+    earlier = there.get(key) if isinstance(there, dict) else None
+    if there is not None and (not isinstance(there, dict) or earlier != target):
+        why = ""
+        if isinstance(earlier, dict) and isinstance(target, dict):
+            name = next(name for name in (*target, *earlier) if target.get(name) != earlier.get(name))
+            why = f" (its {name.replace('_', ' ')} is {earlier.get(name)!r}, not {target.get(name)!r})"
+        raise EvenlyError(f"{out} holds the {Path(file).stem} of something else{why}; choose another out")
 
 
 def _keep(out: Path, file: str, content: dict[str, Any]) -> None:

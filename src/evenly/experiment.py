@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from evenly.models import find as find_model
 from evenly.models.standardised import IMAGENET, Standardised, channel_moments
 from evenly.models.texts import TEXT_RECIPES, find_text_model
 from evenly.optim.registry import ADAPTIVE, builder
-from evenly.options import checked, kinds_of
+from evenly.options import checked, kinds_of, options_of
 from evenly.randomness import derive, isolated, reseed
 
 Model = str | nn.Module | Callable[[], nn.Module]
@@ -144,7 +144,7 @@ def train(
             model, data.train.example_shape, data.classes, seed, texts=texts, **plan["model_options"]
         )
         given, data = data, encoded(data, fresh()) if texts is not None else data
-        fresh = _scaled(fresh, model, data, plan["normalise"])
+        fresh = scaled(fresh, model, data, plan["normalise"])
         _check_fit(fresh(), data)
         config = {
             "data": {"name": data.name, "fingerprint": given.fingerprint(), **data.options},
@@ -157,9 +157,10 @@ def train(
             "budget": budget,
             "seed": seed,
         }
-        recorder = None if record is None else _recorder(record)
+        recorder = None
         if record is not None:
             config["record"] = _kept(record)
+            recorder = _recorder(record, data, fresh())
         rates = {key: plan[key] for key in ("lr", "momentum", "weight_decay", "rho")}
         with Progress(f"{data.name}: {method}, {config['optimizer']}", show=progress is None) as bar:
             fit = Fit(
@@ -195,8 +196,8 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
     """A finished run read back from its folder, which is left as it is: the run, its data and its configuration.
 
     Args:
-        data: needed where the configuration cannot name it, as for an `.npz` file, a `Data` of the user's own, or a
-            folder of images that has moved.
+        data: needed where the configuration cannot name it, as for a `Data` of the user's own, or a file or folder
+            that has moved.
     """
     path = Path(folder)
     config, results = read_json(path / "config.json"), read_json(path / "results.json")
@@ -214,7 +215,7 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
             data = load(place, **reader_options(options))
         elif data is None:
             raise EvenlyError(
-                f"{path} was trained on {name!r}, which is not in the folder; give that data as well (--data FILE)"
+                f"{path} was trained on {name!r}, which {_gone(options)}; give that data as well (--data FILE)"
             )
         data = as_data(data, seed, {})
         if data.fingerprint() != named["fingerprint"]:
@@ -238,18 +239,27 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
     return run, encoded(data, run.model), config
 
 
-def _recorder(record: Mapping[str, Any]) -> Callable[[Data], Record]:
-    """What makes a recorder for a fit, each of which has its own."""
+def _recorder(record: Mapping[str, Any], data: Data, network: nn.Module) -> Callable[[Data], Record]:
+    """What makes a recorder for a fit, each of which has its own; refused now if it cannot look at this network."""
     from evenly.diagnose.recording import Recorder
 
-    options = checked("option of record", record, kinds_of(Recorder.__init__))
+    kinds = kinds_of(Recorder.__init__)
+    options = checked("option of record", record, {name: kinds[name] for name in options_of(Recorder.__init__)})
+    Recorder(data, **options).check(network)
     return lambda data: Recorder(data, **options)
 
 
 def _kept(record: Mapping[str, Any]) -> dict[str, Any]:
     """What is recorded, as a configuration keeps it: a function by its name."""
+    if not isinstance(record, Mapping):
+        raise EvenlyError(
+            f'record is a {type(record).__name__}; give what to record by name, e.g. {{"forgetting": True}}'
+        )
     try:
-        kept = {key: sorted(value) if key == "epochs" else name_of(value) for key, value in record.items()}
+        kept = {
+            key: sorted(value) if key == "epochs" and isinstance(value, Collection) else name_of(value)
+            for key, value in record.items()
+        }
         json.dumps(kept)
     except TypeError as error:
         raise EvenlyError(
@@ -264,6 +274,12 @@ def _place_of(data: Any, options: Mapping[str, Any]) -> Path | None:
         return None
     place = Path(options["folder"]) / options.get("file", "") if data is None else Path(data)
     return place if place.exists() else None
+
+
+def _gone(options: Mapping[str, Any]) -> str:
+    if "folder" not in options:
+        return "is not in the folder"
+    return f"is no longer at {Path(options['folder']) / options.get('file', '')}"
 
 
 def _leave_behind(run: Run, data: Data, config: dict[str, Any], folder: Folder) -> None:
@@ -363,7 +379,7 @@ def _recipe_of(model: Any) -> dict[str, Any]:
     return RECIPES.get(find_model(model)[0], {})
 
 
-def _scaled(fresh: Callable[[], nn.Module], model: Model, data: Data, normalise: str) -> Callable[[], nn.Module]:
+def scaled(fresh: Callable[[], nn.Module], model: Model, data: Data, normalise: str) -> Callable[[], nn.Module]:
     """The networks that `fresh` builds, behind the scaling asked for; one of the user's own scales by itself."""
     if normalise == "none" or not isinstance(model, str):
         return fresh

@@ -95,6 +95,8 @@ def load(source: str | Path, seed: int = 0, **options: Any) -> Data:
 
 def reader_options(made: Mapping[str, Any]) -> dict[str, Any]:
     """Of the `options` of data that was read from a folder or a table, those that read it again."""
+    if str(made.get("file", "")).endswith(".npz"):
+        return {"seed": made["seed"]} if "seed" in made else {}
     read = table if "file" in made else images.image_folder
     again = {option: made[option] for option in options_of(read) if option in made}
     return again | ({"skip_bad": made["skipped"] > 0} if "skipped" in made else {})

@@ -253,7 +253,15 @@ def _labels_of(dataset: Any) -> Tensor:
     targets = getattr(dataset, "targets", None)
     if targets is not None and len(targets) == len(dataset):
         return torch.as_tensor(targets)
-    return torch.tensor([int(dataset[i][1]) for i in range(len(dataset))])
+    return torch.tensor([_label_of(dataset, i) for i in range(len(dataset))])
+
+
+def _label_of(dataset: Any, i: int) -> int:
+    try:
+        return int(dataset[i][1])
+    except OSError as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise EvenlyError(f"example {i} of the data cannot be read ({said}); mend it, or leave it out") from error
 
 
 def _as_tensor(values: Any, what: str) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data.contract import Data, Split
-from evenly.diagnose.hessian_spectrum import HessianSpectrum, hessian_spectrum
+from evenly.diagnose.hessian_spectrum import MOST_STEPS, HessianSpectrum, hessian_spectrum
 from evenly.diagnose.importance import check_options, gini_if_any, importance_weights
 from evenly.diagnose.passes import batches, logits_of, part_of
 from evenly.diagnose.probes import Probe, probes, unprobeable
@@ -39,8 +39,6 @@ SHOWN = 12
 """Examples shown of the hardest, and of the easiest."""
 FEWEST = 20
 """Examples that a part of a class must have before it is pointed at."""
-MOST_EIGENVALUES = 200
-"""As many as the steps that `evenly.hessian_spectrum` takes."""
 FLAT = 1e-3
 """Its tolerance: an eigenvalue below this share of the largest is not told from 0."""
 
@@ -123,21 +121,11 @@ class Audit:
             f"(95% interval {low:.1%} to {high:.1%})."
         ]
         if len(self.groups) > 1:
-            said += (
-                [self._of_groups()]
-                if self.by == "group"
-                else self._of_parts()
-                if self.by == "cluster"
-                else [self._of_cells()]
-            )
+            said += {"group": self._of_groups, "cluster": self._of_parts}.get(self.by, self._of_cells)()
         said += self._of_probes()
         said.append(self._of_importance())
-        if self.spectrum is not None and len(self.spectrum.eigenvalues) > 1:
-            values = self.spectrum.eigenvalues
-            ratio = ""
-            if values[-1] > FLAT * values[0]:
-                ratio = f", {float(values[0] / values[-1]):.1f} times the {_ordinal(len(values))}"
-            said.append(f"The training loss bends most by {float(values[0]):.3g}{ratio}.")
+        if self.spectrum is not None:
+            said.append(_of_curvature(self.spectrum))
         if self.forgetting is not None:
             never = int(torch.isinf(self.forgetting).sum())
             often = int((self.forgetting[torch.isfinite(self.forgetting)] > 0).sum())
@@ -148,35 +136,38 @@ class Audit:
             )
         return said
 
-    def _of_groups(self) -> str:
+    def _of_groups(self) -> list[str]:
         """Whether a group of the data is below the average; no cause, as the numbers show none."""
-        worst = self.worst
-        if self._below(worst, len(self.groups)):
-            return f"It fails on {_told(worst)}, {self._gap(worst):.1f} points below its average."
-        return f"No group is clearly below the average; the lowest is {_told(worst)}."
+        failed = [group for group in self.groups if self.below(group, len(self.groups))]
+        if not failed:
+            return [f"No group is clearly below the average; the lowest is {_told(self.worst)}."]
+        worst = min(failed, key=lambda group: (group.accuracy, group.name))
+        are = "is" if len(failed) == 2 else "are"
+        others = f"; {len(failed) - 1} more of {len(self.groups)} groups {are} below it" if len(failed) > 1 else ""
+        return [f"It fails on {_told(worst)}, {self._gap(worst):.1f} points below its average{others}."]
 
-    def _of_cells(self) -> str:
+    def _of_cells(self) -> list[str]:
         """Of label by attribute: a cell worse than the rest of its own class, else a class that is weak as a whole."""
-        level = 1 - 0.05 / len(self.groups)  # the worst of many is low by chance as well
         for cell in sorted(self.groups, key=lambda each: (each.accuracy, each.name)):
             rest = self._class(cell.label, leave_out=cell)
-            if rest is None or not self._below(cell, len(self.groups)):
+            if rest is None or not self.below(cell, len(self.groups)):
                 continue
-            if newcombe(cell.right, cell.n, rest.right, rest.n, level)[1] < 0:
-                return (
+            # the worst of many is low by chance as well
+            if fisher(cell.right, cell.n, rest.right, rest.n) < 0.025 / len(self.groups):
+                return [
                     f"It fails on {_told(cell)}, {100 * (rest.accuracy - cell.accuracy):.1f} points below the other "
                     f"{rest.n:,} examples of {rest.name}: it leans on something that these examples lack."
-                )
+                ]
         labels = dict.fromkeys(group.label for group in self.groups)
         classes = [whole for label in labels if (whole := self._class(label)) is not None]
         weakest = min(classes, key=lambda each: each.accuracy)
-        if len(classes) > 1 and self._below(weakest, len(classes)):
+        if len(classes) > 1 and self.below(weakest, len(classes)):
             attribute = self.by.removeprefix("label and ")
-            return (
+            return [
                 f"It is weak on {_told(weakest)}, {self._gap(weakest):.1f} points below its average, "
                 f"and on no {attribute} in it clearly more than on the rest of it."
-            )
-        return f"No {self.by} is clearly below the rest of its class; the lowest is {_told(self.worst)}."
+            ]
+        return [f"No {self.by} is clearly below the rest of its class; the lowest is {_told(self.worst)}."]
 
     def _of_parts(self) -> list[str]:
         """Where to look: a part of a class in the model's own features. These line up with its decisions, so that one
@@ -202,10 +193,14 @@ class Audit:
         loss = sum(group.n * group.loss for group in left) / n
         return Share(class_names_of(self.data)[label], sum(group.right for group in left), n, loss, label)
 
-    def _below(self, share: Share, of: int) -> bool:
-        """Whether a share lies below the average by Wilson's interval, widened for the number it is the lowest of."""
-        high = wilson(share.right, share.n, level=1 - 0.05 / of)[1]
-        return max(high, share.accuracy) < self.overall.accuracy
+    def below(self, share: Share, of: int) -> bool:
+        """Whether a share, one of so many, lies below the average: its exact upper bound at 1 - .025 / of (Clopper and
+        Pearson 1934) does. Wilson's would say so too often of many small groups near 100%."""
+        from scipy.stats import beta
+
+        if share.right == share.n:
+            return False
+        return bool(beta.ppf(1 - 0.025 / of, share.right + 1, share.n - share.right) < self.overall.accuracy)
 
     def _gap(self, share: Share) -> float:
         return 100 * (self.overall.accuracy - share.accuracy)
@@ -240,7 +235,7 @@ class Audit:
             else f"; {there:.2f} where SAM with rho {self.rho:g} would take its gradient"
         )
         return (
-            f"Half of the weight of the training gradient comes from {_half(self.importance):.1%} of the examples "
+            f"Half of the total importance weight is that of {_half(self.importance):.1%} of the training examples "
             f"looked at (Gini {gini_if_any(self.importance):.2f}{sam})."
         )
 
@@ -253,9 +248,14 @@ class Audit:
             f"Its features tell {best.attribute} with an error of {best.error:.1%} (95% interval {best.low:.1%} to "
             f"{best.high:.1%}; guessing {best.chance:.1%})"
         )
+        if not set(self.split.attributes) <= {best.attribute, *best.balanced_over}:
+            said += f" on a set balanced over {_listed(best.balanced_over)} only"
         if label is not None:
             clearly = best.high < label.low
-            said += f", the label with {label.error:.1%} on a set where {best.attribute} does not give it away"
+            apart = f"where {best.attribute} does not give it away"
+            if best.attribute not in label.balanced_over:
+                apart = f"balanced over {_listed(label.balanced_over)} only"
+            said += f", the label with {label.error:.1%} on a set {apart}"
             said += ": the attribute is the easier one to read." if clearly else "."
         else:
             said += "."
@@ -267,7 +267,8 @@ class Audit:
             "name": self.name, "data": self.data.name, "split": self.split.name, "verdict": self.verdict(),
             "overall": _share(self.overall), "by": self.by, "groups": [_share(group) for group in self.groups],
             "probes": {
-                name: {"error": p.error, "low": p.low, "high": p.high, "n": p.n, "chance": p.chance}
+                name: {"error": p.error, "low": p.low, "high": p.high, "n": p.n, "chance": p.chance,
+                       "balanced_over": list(p.balanced_over)}
                 for name, p in self.probes.items()
             },
             "importance": {"gini": _number(gini_if_any(self.importance)),
@@ -325,7 +326,7 @@ def audit(
         split: which split to judge it on: "test", "validation" or "train"; the first of these that is there.
         rho: SAM's radius, for the phantom importance weights.
         top: eigenvalues of the Hessian; 0 leaves curvature out, which takes the longest.
-        samples: training examples that curvature, importance weights and clusters are taken over at most.
+        samples: training examples that curvature and importance weights are taken over at most.
         forgetting: (M,) scores of the training examples: ``run.record.forgetting.scores`` where `evenly.train` was
             asked to record them, of an `evenly.ForgettingTracker`, or `evenly.forgetting_scores` of a history.
     """
@@ -358,7 +359,7 @@ def audit(
             len(index),
             float(each[index].mean()),
             None if by == "group" else int(labels[index[0]]),
-        )  # fmt: skip
+        )
         for key, index in members.items()
         if len(index)
     ]
@@ -395,8 +396,8 @@ def check_settings(rho: Any, top: Any, samples: Any) -> None:
         raise EvenlyError(f"samples {samples} leaves no example to look at; give a whole number from 1")
     if not isinstance(top, int) or top < 0:
         raise EvenlyError(f"top {top} is no number of eigenvalues; give a whole number, or 0 to leave curvature out")
-    if top > MOST_EIGENVALUES:
-        raise EvenlyError(f"top {top} is more than an audit looks for; give {MOST_EIGENVALUES} eigenvalues or fewer")
+    if top > MOST_STEPS:
+        raise EvenlyError(f"top {top} is more than an audit looks for; give {MOST_STEPS} eigenvalues or fewer")
 
 
 def _check(model: Any, data: Any, split: str | None, rho: float, top: int, samples: int) -> None:
@@ -464,7 +465,7 @@ def _scores(forgetting: Any, count: int) -> Tensor:
         raise EvenlyError(
             f"forgetting has shape {tuple(scores.shape)} for {count} training examples; give one for each"
         )
-    odd = scores[torch.isfinite(scores) & ((scores < 0) | (scores != scores.round()))]
+    odd = scores[torch.isfinite(scores) & ((scores < 0) | (scores != scores.round()) | (scores > 1e6))]
     if len(odd):
         raise EvenlyError(f"forgetting holds {float(odd[0]):g}; give how often each example was forgotten")
     return scores
@@ -539,11 +540,12 @@ def _heat(model: nn.Module, split: Split, found: Audit) -> Tensor | None:
         return None
 
 
-def newcombe(right: int, n: int, other: int, m: int, level: float = 0.95) -> tuple[float, float]:
-    """The interval of right / n - other / m of two separate sets, by Wilson's of each (Newcombe 1998, method 10)."""
-    p, q = right / n, other / m
-    (low, high), (least, most) = wilson(right, n, level), wilson(other, m, level)
-    return p - q - math.hypot(p - low, most - q), p - q + math.hypot(high - p, q - least)
+def fisher(right: int, n: int, other: int, m: int) -> float:
+    """The chance that, of `right` + `other` right answers, a set of n has `right` or fewer where a set of m has the
+    rest, if both are alike (Fisher's exact test, one-sided)."""
+    from scipy.stats import hypergeom
+
+    return float(hypergeom.cdf(right, n + m, right + other, n))
 
 
 def paired(gained: int, lost: int, n: int) -> tuple[float, float]:
@@ -571,6 +573,21 @@ def _were(count: int) -> str:
 def _ordinal(k: int) -> str:
     ending = "th" if k % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(k % 10, "th")
     return f"{k}{ending}"
+
+
+def _of_curvature(spectrum: HessianSpectrum) -> str:
+    """The largest eigenvalue, and how many times the last one it is where both are known well enough to divide."""
+    values, residuals, sure = spectrum.eigenvalues, spectrum.residuals, spectrum.converged
+    said = f"The largest eigenvalue of the training loss's Hessian is {float(values[0]):.3g}"
+    if not sure[0]:
+        said += f", not converged (residual {float(residuals[0]):.1g})"
+    elif len(values) > 1 and sure[-1] and values[-1] > max(FLAT * values[0], 10 * residuals[-1]):
+        said += f", {float(values[0] / values[-1]):.1f} times the {_ordinal(len(values))} found"
+    return said + "."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1] if names else "its own values"
 
 
 def _half(weights: Tensor) -> float:

@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 from evenly.data.contract import Data, Split
 from evenly.diagnose.gauss_newton import Loss, curvature_of
 from evenly.diagnose.losses import summed
-from evenly.diagnose.samples import check_model, check_order, check_real, in_eval_mode, like_of, samples_of
+from evenly.diagnose.samples import check_model, check_order, check_real, in_eval_mode, samples_of
 from evenly.errors import EvenlyError, unknown
 from evenly.randomness import derive, generator, isolated
 from evenly.theory.lanczos import Extremes, extremes
@@ -46,6 +46,8 @@ PILOT = 16
 """One in so many samples is in the pilot; measured on residual networks, see benchmarks/curvature.py."""
 FEWEST = 32
 """Samples under which there is no pilot: the whole is small enough."""
+MOST_STEPS = 200
+"""Products of a run at most, and so eigenvalues, where the user says nothing else."""
 MEMORY = 2 * 2**30
 """Bytes of graphs kept between products on the CPU; a GPU gives half of what it has free."""
 
@@ -156,7 +158,7 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
     tolerance: float = 1e-3,
     runs: int = 1,
     least_steps: int = 1,
-    most_steps: int = 200,
+    most_steps: int = MOST_STEPS,
     pilot: bool = False,
     vectors: bool = False,
     batch_size: int | None = None,
@@ -217,14 +219,7 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
         raise EvenlyError(
             f"most_steps {most_steps} cannot show {top} eigenvalues; give at least {top}, or a smaller top"
         )
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-        raise EvenlyError(f"batch_size {batch_size} is no number of samples; give at least 1")
-    if not isinstance(loss, str) and (not callable(loss) or isinstance(loss, type)):
-        said = loss.__name__ if isinstance(loss, type) else repr(loss)
-        raise EvenlyError(f"loss {said} is no function; give 'cross-entropy', or e.g. torch.nn.CrossEntropyLoss()")
-    check_model(model)
-    if by is not None and not isinstance(by, str):
-        check_order(data)  # the numbers go by the order of storage
+    _check_kinds(model, loss, data, by, batch_size)
     shapes = _chosen(model, parameters)
     check_real(model, shapes)
     size = sum(shape.numel() for shape in shapes.values())
@@ -289,7 +284,7 @@ class MeanHessian:
         self.others = {name: w for name, w in every.items() if name not in self.weights}
         self.buffers = {name: b.detach() for name, b in model.named_buffers()}
         first = next(iter(self.weights.values()))
-        self.device, self.dtype = first.device, like_of(model).dtype
+        self.device, self.dtype = first.device, first.dtype
         exact = torch.float64 if self.dtype == torch.float64 else torch.float32
         self.flat = torch.cat([w.reshape(-1).to(first.device, exact) for w in self.weights.values()]).requires_grad_()
         self.batches = list(torch.arange(len(x)).split(batch_size))
@@ -421,6 +416,17 @@ class _Summed:
         return value * len(outputs) if mean else value.sum()
 
 
+def _check_kinds(model: Any, loss: Any, data: Any, by: Any, batch_size: Any) -> None:
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise EvenlyError(f"batch_size {batch_size} is no number of samples; give at least 1")
+    if not isinstance(loss, str) and (not callable(loss) or isinstance(loss, type)):
+        said = loss.__name__ if isinstance(loss, type) else repr(loss)
+        raise EvenlyError(f"loss {said} is no function; give 'cross-entropy', or e.g. torch.nn.CrossEntropyLoss()")
+    check_model(model)
+    if by is not None and not isinstance(by, str):
+        check_order(data)  # the numbers go by the order of storage
+
+
 def _chosen(model: nn.Module, parameters: Any) -> dict[str, torch.Size]:
     """The parameters to differentiate by: names and shapes, in the model's order."""
     every = dict(model.named_parameters())
@@ -476,7 +482,7 @@ def _subsets(by: Any, data: Any, y: Tensor) -> dict[int, Tensor]:
         try:
             numbers = torch.as_tensor(np.asarray(by) if isinstance(by, list | tuple) else by)
         except (TypeError, ValueError, RuntimeError):
-            raise EvenlyError(f"by is a {type(by).__name__} that is no array of numbers; give an integer for each") from None
+            raise EvenlyError(f"by is a {type(by).__name__}, no array of numbers; give an integer for each") from None
         if numbers.shape != (len(y),) or numbers.is_floating_point():
             raise EvenlyError(
                 f"by is {numbers.dtype} of shape {tuple(numbers.shape)} for {len(y)} samples; give an integer for each"

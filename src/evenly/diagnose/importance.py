@@ -7,11 +7,12 @@ for one logit f and the logistic loss, y_i = ±1. The paper does not say what la
     lambda_i = |d loss_i / d f_y| = 1 - softmax(f)_y,
 
 half the l1 norm of the loss' gradient in the logits, which for two logits is the weight above of f = f_1 - f_0 (the l2
-norm would be that times sqrt 2). At the phantom weights w + rho g / ||g||, where SAM takes its gradient, the weights
-lie closer together than at w; LSAM perturbs, and takes the norm over, the last layer only (eq. 5).
+norm would be that times sqrt 2). At the phantom weights w + rho g / ||g||, where SAM takes its gradient, the paper
+finds them closer together than at w, on its data while it trains (Figs 5 and 8): a finding that need not hold for any
+one model. LSAM perturbs, and takes the norm over, the last layer only (eq. 5).
 
 >>> real, phantom = importance_weights(model, data), importance_weights(model, data, rho=0.05)
->>> gini(phantom) < gini(real)
+>>> gini(real), gini(phantom)
 >>> share_of_examples, share_of_weight = lorenz(phantom)
 """
 
@@ -194,7 +195,10 @@ def gini_if_any(weights: Tensor) -> float:
 
 def _shares(weights: Any) -> Tensor:
     """The weights in ascending order, the largest 1."""
-    ordered = torch.as_tensor(weights).detach().cpu().double()
+    try:
+        ordered: Tensor = torch.as_tensor(weights).detach().cpu().double()
+    except (TypeError, ValueError, RuntimeError):
+        raise EvenlyError("weights cannot be read as numbers; give one for each example, (N,)") from None
     if ordered.ndim != 1 or not len(ordered):
         raise EvenlyError(f"weights have shape {tuple(ordered.shape)}; give one number for each example, (N,)")
     if not bool(ordered.isfinite().all()) or float(ordered.min()) < 0:

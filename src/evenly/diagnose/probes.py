@@ -193,9 +193,11 @@ def _drawn(
         )
     draws: dict[str, tuple[Tensor, Tensor]] = {}
     over: dict[str, tuple[str, ...]] = {}
+    known = tuple(name for name in columns if name != "label" and (name != "group" or name in first.attributes))
+    cells = math.prod(len(columns[name].unique()) for name in ("label", *known))
     for name in wanted:
-        *fuller, plain = _against(name, first, columns, against)
-        for others in fuller:
+        *fuller, plain = _against(name, known, columns, against)
+        for others in fuller if cells * LEAST <= len(first) else ():
             with contextlib.suppress(EvenlyError):
                 draws[name], over[name] = _draw(first, second, columns, held, [name, *others], seed), others
                 break
@@ -255,7 +257,7 @@ def _columns(split: Split, given: Any) -> dict[str, Tensor]:
 
 
 def _against(
-    name: str, split: Split, columns: Mapping[str, Tensor], against: Sequence[str] | None
+    name: str, known: tuple[str, ...], columns: Columns, against: Sequence[str] | None
 ) -> list[tuple[str, ...]]:
     """What the attribute is to be balanced over: the first of these that the sets are large enough for."""
     if against is not None:
@@ -264,11 +266,11 @@ def _against(
         raise unknown("attribute", name, columns)
     if name == "group":
         return [()]
-    bare = "group" in columns and "group" not in split.attributes
-    attributes = tuple(other for other in columns if other not in ("label", name) and not (bare and other == "group"))
+    attributes = tuple(other for other in known if other != name)
     if name != "label":
         return [("label", *attributes), ("label",)]
-    return [attributes] * bool(attributes or not bare) + [("group",)] * bare
+    groups = ["group"] if "group" in columns and "group" not in known else []
+    return [each for each in (attributes, tuple(groups)) if each] or [()]
 
 
 def _balanced(columns: Mapping[str, Tensor], crossed: Sequence[str], least: int, where: str, seed: int) -> list[Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from evenly.data.contract import Data, Split
@@ -102,9 +103,13 @@ def check_model(model: Any) -> None:
     """Refuse what is no network, or one without weights."""
     if not isinstance(model, nn.Module):
         raise EvenlyError(f"model is a {type(model).__name__}; give an nn.Module, e.g. run.model")
-    if any(each.is_meta for each in (*model.parameters(), *model.buffers())):
+    weights = (*model.parameters(), *model.buffers())
+    if any(is_lazy(each) for each in weights):
+        raise EvenlyError(f"{type(model).__name__} has lazy parameters without values; run it on a batch first")
+    if any(each.is_meta for each in weights):
         raise EvenlyError(
-            f"{type(model).__name__} is on the meta device, where weights have no values; build it on the cpu and load them"
+            f"{type(model).__name__} is on the meta device, where weights have no values; "
+            "build it on the cpu and load them"
         )
 
 
