@@ -130,10 +130,15 @@ def counted(times: Callable[..., Any], cap: int) -> tuple[Callable[..., Any], li
     return counting, calls
 
 
-def by_evenly(model: nn.Module, x: Tensor, y: Tensor) -> Answer:
-    found = hessian_spectrum(model, "cross-entropy", (x, y), TOP, tolerance=TOLERANCE, batch_size=BATCH, vectors=True)
-    assert found.vectors is not None
-    return found.eigenvalues.tolist(), found.vectors, found.cost
+def by_evenly(pilot: bool) -> Call:
+    def answer(model: nn.Module, x: Tensor, y: Tensor) -> Answer:
+        found = hessian_spectrum(
+            model, "cross-entropy", (x, y), TOP, tolerance=TOLERANCE, batch_size=BATCH, pilot=pilot, vectors=True
+        )
+        assert found.vectors is not None
+        return found.eigenvalues.tolist(), found.vectors, found.cost
+
+    return answer
 
 
 def by_curvlinops(tol: float, cap: int) -> Call:
@@ -196,7 +201,7 @@ def peers(options: argparse.Namespace) -> list[Row]:
     """Section "peers": interleaved rounds in one process, medians."""
     x, y = images(options.images)
     model = trained(x, y)
-    calls: dict[str, Call] = {"evenly": by_evenly}
+    calls: dict[str, Call] = {"evenly": by_evenly(False), "evenly, pilot": by_evenly(True)}
     rows: list[Row] = []
     for name, (package, build, ladder) in LADDERS.items():
         for tol in ladder if importlib.util.find_spec(package) else ():
@@ -248,14 +253,18 @@ def products(options: argparse.Namespace) -> list[Row]:
     for recipe in RECIPES:
         for seed in range(options.rounds):
             model = trained(x, y, recipe, seed)
-            found = hessian_spectrum(model, "cross-entropy", (x, y), TOP, tolerance=TOLERANCE, batch_size=BATCH)
-            row = {
-                "what": f"{recipe}, seed {seed}", "products": found.products, "with the pilot's": found.cost,
-                "worst residual": float(found.residuals.max() / found.eigenvalues[0]),
-                "eigenvalues": " ".join(f"{value:.5g}" for value in found.eigenvalues.tolist()),
-            }  # fmt: skip
-            rows.append(row)
-            print(f"  {row}", flush=True)
+            for start in options.starts:
+                found = hessian_spectrum(
+                    model, "cross-entropy", (x, y), TOP, tolerance=TOLERANCE, batch_size=BATCH, pilot=start == "pilot"
+                )
+                row = {
+                    "what": f"{recipe}, seed {seed}, {start}", "products": found.products,
+                    "with the pilot's": found.cost,
+                    "worst residual": float(found.residuals.max() / found.eigenvalues[0]),
+                    "eigenvalues": " ".join(f"{value:.5g}" for value in found.eigenvalues.tolist()),
+                }  # fmt: skip
+                rows.append(row)
+                print(f"  {row}", flush=True)
     return rows
 
 
@@ -308,6 +317,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cap", type=int, default=200, help="products after which a peer is stopped")
+    parser.add_argument("--starts", nargs="+", default=["random", "pilot"], help="of section products")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     for name in arguments.sections:

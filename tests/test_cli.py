@@ -19,7 +19,7 @@ from evenly import __version__
 from evenly.cli import main
 from evenly.data import DATASETS
 from evenly.methods import METHODS
-from evenly.models import MODELS
+from evenly.models import MODELS, TEXT_MODELS
 from evenly.optim.registry import OPTIMIZERS
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
@@ -296,8 +296,8 @@ def test_a_loss_that_is_not_finite_keeps_the_folder(evenly, mine, tmp_path):
     ("verb", "names"),
     [
         ("methods", set(METHODS)),
-        ("datasets", {*DATASETS, "FILE.npz", "FOLDER"}),
-        ("models", {*MODELS, "torchvision:NAME", "timm:NAME"}),
+        ("datasets", {*DATASETS, "FILE.csv", "FILE.npz", "FOLDER"}),
+        ("models", {*MODELS, *TEXT_MODELS, "hf:FOLDER", "torchvision:NAME", "timm:NAME"}),
     ],
 )
 def test_lists(evenly, verb, names):
@@ -631,7 +631,19 @@ def test_audit_leaves_a_page_and_speaks(evenly, tmp_path):
     assert "page: audits/erm/audit.html" in said
     content = json.loads((tmp_path / "audits" / "erm" / "audit.json").read_text())
     assert len(content["audits"][0]["spectrum"]["eigenvalues"]) == 2
-    assert evenly("audit", "erm", "--top", "0", "--samples", "50", "--device", "cpu")[0] == 0  # the same again
+    assert evenly("audit", "erm", "--top", "2", "--samples", "50", "--device", "cpu")[0] == 0  # the same again
+    for option, value, was in (
+        ("--top", "0", "top is 2, not 0"), ("--rho", "0.1", "rho is 0.05, not 0.1"), ("--seed", "1", "seed is 0, not"),
+        ("--samples", "20", "samples is 50, not 20"), ("--split", "train", "split is None, not 'train'"),
+    ):  # fmt: skip
+        again = evenly("audit", "erm", "--top", "2", "--samples", "50", "--device", "cpu", option, value)
+        refused(again, re.escape(f"holds the audit of something else (its {was}"))
+    refused(evenly("audit", "erm", "-d", "n=5", "--out", "c"), "-d is for a file of weights, and erm is a run")
+    refused(evenly("audit", "erm", "--normalise", "data", "--out", "c"), "--normalise is for a file of weights")
+    refused(evenly("audit", "", "--out", "erm"), "there is no ''; give a run's folder or a file of weights")
+    refused(evenly("audit", "."), "holds no run of evenly; give the folder")
+    refused(evenly("audit", "erm", "--top", "100000000", "--out", "c"), "more than an audit looks for; give 200")
+    assert not (tmp_path / "c").exists()
     code, said, _ = evenly(
         "audit",
         "erm",
@@ -649,8 +661,14 @@ def test_audit_leaves_a_page_and_speaks(evenly, tmp_path):
     )
     assert code == 0
     assert [each["name"].split()[0] for each in json.loads(said)["audits"]] == ["erm", "pde"]
+    assert "paired" in json.loads(said)["compared"][0]
     assert (tmp_path / "both" / "audit.html").exists()
     refused(evenly("audit", "pde", "--out", "both"), "holds the audit of something else")
+    weights = ("erm/checkpoint/final.pt", "--model", "mlp", "--top", "0", "--samples", "20", "--device", "cpu")
+    code, said, _ = evenly("audit", "pde", "--against", *weights, "--out", "mixed")  # whose data is the run's
+    assert code == 0
+    assert re.match(r"pde \(mlp by pde with sgd\) is right on .*% of 800 test examples,\s+mlp", said)
+    assert "The lowest group of the first is" in " ".join(said.split())
 
 
 def test_audit_takes_a_file_of_weights(evenly, mine, tmp_path):
@@ -682,11 +700,27 @@ def test_what_was_recorded_in_training_is_in_the_metrics_and_the_audit(evenly, m
     command = ("train", mine(), *QUICK, "--device", "cpu", "--out", "run")
     refused(evenly(*command, "--record", "forgetting"), "'forgetting' is not name=value")
     refused(evenly(*command, "--record", "forgeting=true"), "no option of record is called 'forgeting'; did you mean")
+    for given, said in (
+        (("spectrum=abc",), "spectrum 'abc' is no number|spectrum abc is no number"),
+        (("data=3", "l1=true"), "no option of record is called 'data'; there are: epochs, every, .*, spectrum$"),
+        (("importance=[1]",), r"importance \[1\] is no length"),
+        (("importance=abc",), "importance 'abc' is no length; give rho"),
+        (("importance=-1", "every=2"), "rho -1 is no length"),
+        (('importance={"kind":"zz"}', "every=2"), "kind 'zz' is not known"),
+        (("spectrum=100000", "every=2"), "more eigenvalues than are looked for in .*; give 200 or fewer"),
+        (("epochs=3", "l1=true"), "epochs 3"),
+    ):
+        refused(evenly(*command, *(word for each in given for word in ("--record", each))), said)
     assert not (tmp_path / "run").exists()
     assert evenly(*command, "--record", "forgetting=true", "--record", "l1=true", "--record", "every=2")[0] == 0
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert ["l1_norm" in row for row in rows] == [False, True]
     refused(evenly(*command), "holds another run")
+    others = ("--record", "forgetting=true", "--record", "l1=true", "--record", "every=3")
+    refused(evenly(*command, *others), r"holds another run \(its record's every is 2, not 3\)")
+    code, said, _ = evenly(*command[:-1], "late", *others)
+    assert code == 0
+    assert "nothing was recorded: every 3 did not come round in 2 epochs" in said
     code, said, _ = evenly("audit", "run", "--data", "mine.npz", "--top", "0", "--device", "cpu", "--json")
     assert code == 0
     assert sum(json.loads(said)["audits"][0]["forgetting"].values()) == 24  # 60% of 40
@@ -704,7 +738,6 @@ def test_audit_refuses_in_one_line_and_writes_nothing(evenly, mine, tmp_path):
         (("audit", "one", "--data", arrays, "--against", "one"), "--against one is what it would be held against"),
         (("audit", "one", "--data", arrays, "--against", "./two/../one"), "held against; name another"),
         (("audit", "one", "--data", arrays, "--against", "two"), "data given is not what two was trained on"),
-        (("audit", "one"), "trained on 'mine', which is not in the folder; give that data as well"),
         (("audit", "one", "--data", arrays, "--split", "holdout"), "there is no holdout split; the data has train"),
         (("audit", "one", "--data", arrays, "--samples", "0"), "samples 0 leaves no example to look at"),
         (("audit", "one", "--data", arrays, "--rho", "-1"), "rho -1.0 is no length"),
@@ -719,6 +752,13 @@ def test_audit_refuses_in_one_line_and_writes_nothing(evenly, mine, tmp_path):
     ):
         refused(evenly(command[0], *quick, *command[1:]), re.escape(said))
         assert not (tmp_path / "page").exists()
+    assert evenly("audit", "one", *quick[:-1], "found")[0] == 0  # the run knows where its file is
+    (tmp_path / "mine.npz").rename(tmp_path / "elsewhere.npz")
+    refused(
+        evenly("audit", "one", *quick), "trained on 'mine', which is no longer at .*mine.npz; give that data as well"
+    )
+    assert evenly("audit", "one", "--data", "elsewhere.npz", *quick)[0] == 0
+    arrays = "elsewhere.npz"
     (tmp_path / "full").mkdir()
     (tmp_path / "full/mine.txt").write_text("mine")
     refused(evenly(*by_file, "--data", arrays, *quick[:-1], "full"), "is not empty and holds no audit.json")

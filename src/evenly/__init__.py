@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Data": "evenly.data",
     "Split": "evenly.data",
+    "Texts": "evenly.data",
     "Upsample": "evenly.data",
     "ProgressiveExpansion": "evenly.data",
     "GroupBalanced": "evenly.data",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from evenly.data import GroupBalanced as GroupBalanced
     from evenly.data import ProgressiveExpansion as ProgressiveExpansion
     from evenly.data import Split as Split
+    from evenly.data import Texts as Texts
     from evenly.data import Upsample as Upsample
     from evenly.diagnose.audit import audit as audit
     from evenly.diagnose.coherence import coherence as coherence

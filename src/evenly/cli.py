@@ -32,7 +32,8 @@ DataName = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A name from `evenly datasets`, an .npz file with x, y[, groups][, split], or a folder of images.",
+        help="A name from `evenly datasets`, a folder of images, a .csv file of texts or numbers, or an .npz file with "
+        "x, y[, groups][, split].",
     ),
 ]
 Model = Annotated[
@@ -59,6 +60,22 @@ Select = Annotated[
         help="Which epoch's weights count: last, average, worst-group or worst-class (the latter three on validation).",
         show_default=False,
     ),
+]
+Patience = Annotated[
+    int | None,
+    typer.Option(help="Stop after so many epochs without a better value of what --select goes by.", show_default=False),
+]
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns of a table to group by, as place, label,place or label,male+female; given (the data's own, where "
+        "not told); or infer: two for each class, from an early network.",
+        show_default=False,
+    ),
+]
+Infer = Annotated[
+    str | None,
+    typer.Option(help="How groups are inferred: useful (clusters, the default) or eiil.", show_default=False),
 ]
 Augment = Annotated[
     str | None,
@@ -122,6 +139,9 @@ def train(
     rho: Number = None,
     schedule: Schedule = None,
     select: Select = None,
+    patience: Patience = None,
+    groups: Groups = None,
+    infer: Infer = None,
     augment: Augment = None,
     normalise: Normalise = None,
     precision: Precision = None,
@@ -151,6 +171,8 @@ def train(
 
       evenly train my.npz --method useful --optimizer sam --epochs 60 -o factor=3
 
+      evenly train reviews.csv --method pde --groups label,product
+
       evenly train my.npz --record forgetting=true --record importance=0.05 --record every=10
 
       evenly train photos/ --model torchvision:resnet50 --model-option weights=resnet50.safetensors --augment basic
@@ -162,6 +184,7 @@ def train(
     settings = _settings(
         batch_size, model_option, epochs=epochs, lr=lr, momentum=momentum, weight_decay=weight_decay, rho=rho,
         schedule=schedule, select=select, augment=augment, normalise=normalise, precision=precision,
+        patience=patience, groups=groups, infer=infer,
     )  # fmt: skip
     options = find(method).checked(_pairs(option))
     out = _outside(data, out or Path("runs") / f"{_short(data)}-{method}-{optimizer}-seed{seed}")
@@ -174,6 +197,8 @@ def train(
         print(json.dumps(run.results, indent=2))
         return
     show_run(run.results, out / "report.html")
+    if run.record is not None and not run.record.history:
+        print(run.record.table())
 
 
 @app.command()
@@ -191,6 +216,9 @@ def compare(
     rho: Number = None,
     schedule: Schedule = None,
     select: Select = None,
+    patience: Patience = None,
+    groups: Groups = None,
+    infer: Infer = None,
     augment: Augment = None,
     normalise: Normalise = None,
     precision: Precision = None,
@@ -243,6 +271,7 @@ def compare(
         **_settings(
             batch_size, model_option, epochs=epochs, lr=lr, momentum=momentum, weight_decay=weight_decay, rho=rho,
             schedule=schedule, select=select, augment=augment, normalise=normalise, precision=precision,
+            patience=patience, groups=groups, infer=infer,
         ),
     )  # fmt: skip
     _show([table], out, as_json)
@@ -337,6 +366,13 @@ def audit(
     model: Annotated[
         str | None, typer.Option(help="The network of a file of weights: `evenly models`.", show_default=False)
     ] = None,
+    normalise: Annotated[
+        str | None,
+        typer.Option(
+            help="How the network of a file of weights was given its images: none (the default), data or imagenet.",
+            show_default=False,
+        ),
+    ] = None,
     split: Annotated[
         str | None, typer.Option(help="Judge on train, validation or test (the default).", show_default=False)
     ] = None,
@@ -360,22 +396,26 @@ def audit(
       evenly audit weights.safetensors --model resnet18 --data photos/
     """
     from evenly.diagnose.audit import audit as look
-    from evenly.diagnose.audit import check_same
+    from evenly.diagnose.audit import check_same, check_settings
     from evenly.engine.progress import Progress
     from evenly.report.console import show_audits
-    from evenly.subjects import subject
+    from evenly.subjects import check_targets, subjects
 
     targets = [target] if against is None else [target, against]
-    out = out or Path("audits") / "-".join(Path(each).name.partition(".")[0] for each in targets)
-    _check_answer(out, "audit.json", targets)
-    if against is not None and Path(against).resolve() == Path(target).resolve():
-        raise EvenlyError(f"--against {against} is what it would be held against; name another run or file of weights")
+    check_settings(rho, top, samples)
+    check_targets(targets)
+    out = out or Path("audits") / "-".join(Path(each).resolve().name.partition(".")[0] for each in targets)
+    asked = {
+        "target": target, "against": against, "data": data, "model": model, "normalise": normalise, "split": split,
+        "rho": rho, "top": top, "samples": samples, "seed": seed, "data_options": _pairs(data_option),
+    }  # fmt: skip
+    _check_answer(out, "audit.json", asked, "asked")
     found = []
     with Progress("audit") as bar:
         bar(0.0, "reading")
-        subjects = [subject(each, data, model, device, _pairs(data_option)) for each in targets]
-        check_same(subjects[0].data, subjects[-1].data)
-        for number, of in enumerate(subjects):
+        given = subjects(targets, data, model, device, normalise=normalise, data_options=_pairs(data_option))
+        check_same(given[0].data, given[-1].data)
+        for number, of in enumerate(given):
 
             def show(share: float, note: str, at: int = number) -> None:
                 bar((at + share) / len(targets), note)
@@ -386,12 +426,16 @@ def audit(
                     forgetting=of.forgetting, seed=seed, progress=show,
                 )
             )  # fmt: skip
-    content = {"target": targets, "audits": [each.to_dict() for each in found]}
+    compared = found[0].compared(found[1]) if len(found) > 1 else []
+    content = {"asked": asked, "compared": compared, "audits": [each.to_dict() for each in found]}
     _keep(out, "audit.json", content)
     found[0].report(out / "audit.html", *found[1:])
     if as_json:
         print((out / "audit.json").read_text(), end="")
         return
+    for sentence in compared:
+        print(textwrap.fill(sentence, shutil.get_terminal_size().columns))
+    print(end="\n" if compared else "")
     show_audits(found, out / "audit.html")
 
 
@@ -406,7 +450,7 @@ def methods(as_json: Json = False) -> None:
     _list(
         {
             name: _with_options(m.summary, m.options) + (" (needs groups)" if m.needs_groups else "")
-            for name, m in METHODS.items()
+            for name, m in sorted(METHODS.items())
         },
         as_json,
     )
@@ -424,6 +468,7 @@ def datasets(as_json: Json = False) -> None:
         name: _with_options((law.__doc__ or "").splitlines()[0], law_options(name)) for name, law in DATASETS.items()
     }
     rows["FOLDER"] = "your own images: a folder for each class, or a file metadata.csv with file, label[, split, ...]"
+    rows["FILE.csv"] = "your own texts (a column text) or numbers: label[, split, attributes ...]; also .csv.gz"
     rows["FILE.npz"] = "your own arrays: x (N, ...), y (N,), optionally groups (N,) and split (N,)"
     _list(rows, as_json)
 
@@ -434,9 +479,10 @@ def models(as_json: Json = False) -> None:
 
     Example: evenly models
     """
-    from evenly.models import MODELS
+    from evenly.models import MODELS, TEXT_MODELS
 
-    rows = {name: summary for name, (_, summary) in MODELS.items()}
+    rows = {name: summary for name, (_, summary) in (MODELS | TEXT_MODELS).items()}
+    rows["hf:FOLDER"] = "for texts: a sequence classifier of transformers and its tokenizer from a local folder"
     for library in ("torchvision", "timm"):
         rows[f"{library}:NAME"] = (
             f"any model of {library} where it is installed; weights from a local file with --model-option weights=FILE"
@@ -533,8 +579,8 @@ def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **se
     show_diagram(diagram, out / "stability.html")
 
 
-def _check_answer(out: Path, file: str, target: Any) -> None:
-    """Refuse a folder that holds anything but an earlier answer about the same."""
+def _check_answer(out: Path, file: str, target: Any, key: str = "target") -> None:
+    """Refuse a folder that holds anything but an earlier answer to the same, which the file has under `key`."""
     from evenly.engine.folder import holds_something, read_json
 
     if out.is_file():
@@ -542,8 +588,13 @@ def _check_answer(out: Path, file: str, target: Any) -> None:
     there = read_json(out / file)
     if there is None and holds_something(out):
         raise EvenlyError(f"{out} is not empty and holds no {file}; choose another out")
-    if there is not None and (not isinstance(there, dict) or there.get("target") != target):
-        raise EvenlyError(f"{out} holds the {Path(file).stem} of something else; choose another out")
+    earlier = there.get(key) if isinstance(there, dict) else None
+    if there is not None and (not isinstance(there, dict) or earlier != target):
+        why = ""
+        if isinstance(earlier, dict) and isinstance(target, dict):
+            name = next(name for name in (*target, *earlier) if target.get(name) != earlier.get(name))
+            why = f" (its {name.replace('_', ' ')} is {earlier.get(name)!r}, not {target.get(name)!r})"
+        raise EvenlyError(f"{out} holds the {Path(file).stem} of something else{why}; choose another out")
 
 
 def _keep(out: Path, file: str, content: dict[str, Any]) -> None:
@@ -556,7 +607,7 @@ def _keep(out: Path, file: str, content: dict[str, Any]) -> None:
 def _short(data: str) -> str:
     """What a run on this data is called."""
     path = Path(data)
-    return path.resolve().name if path.is_dir() else path.stem
+    return path.resolve().name if path.is_dir() else Path(path.name.removesuffix(".gz")).stem
 
 
 def _outside(data: str, out: Path) -> Path:

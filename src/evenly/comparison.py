@@ -31,17 +31,20 @@ import torch
 from evenly.data import Data
 from evenly.data.augment import Augment
 from evenly.engine import Fit, Run
+from evenly.engine.accuracy import intervals
 from evenly.engine.folder import holds_something, make_folder, read_json, write_json
 from evenly.engine.progress import Progress
 from evenly.engine.schedules import schedule as find_schedule
 from evenly.engine.side_by_side import side_by_side
 from evenly.errors import EvenlyError, unknown
-from evenly.experiment import KINDS, Model, as_data, as_device, erm_cost, name_of, resolve, train
+from evenly.experiment import KINDS, Model, as_data, as_device, by_columns, erm_cost, name_of, resolve, train
 from evenly.methods import find
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.options import checked, kinds_of
 
 METRICS = ("accuracy", "worst_group", "train_weighted", "worst_class")
+ABOVE_ERM = (0.0, 0.05, 0.10, 0.15)
+"""Levels that arms are asked the cost of: so much above ERM's best worst group on validation."""
 LONGEST_NAME = 120
 """Characters of a run's folder; file systems end at 255, some tools before."""
 
@@ -114,6 +117,7 @@ def compare(
     seeds = [int(s) for s in seeds] if isinstance(seeds, Iterable) else list(range(int(seeds)))
     methods = list(dict.fromkeys([methods] if isinstance(methods, str) else methods))
     optimizers = list(dict.fromkeys([optimizers] if isinstance(optimizers, str) else optimizers))
+    settings, data_options = by_columns(settings, data, data_options)
     options, settings = _check(methods, optimizers, seeds, options or {}, settings, jobs, together)
     values = _check_sweep(
         sweep or {},
@@ -134,9 +138,10 @@ def compare(
     first, shown = rows[0], job.dataset(seeds[0])
     asked = {(row["arm"], row["seed"]) for row in rows}
     models = ", ".join(dict.fromkeys(row["model"] for row in rows))
+    runs = {(row["arm"], seed): run for seed in seeds for row, run in done[seed]}
     table = Comparison(
-        first["data"], rows, summarise(rows), {**job.plan(seeds, shown), "rule": first["rule"], "model": models},
-        {(row["arm"], seed): run for seed in seeds for row, run in done[seed]}, folder,
+        first["data"], rows, summarise(rows, runs), {**job.plan(seeds, shown), "rule": first["rule"], "model": models},
+        runs, folder,
         [row for row in earlier if (row["arm"], row["seed"]) not in asked],
     )  # fmt: skip
     if folder is not None:
@@ -344,8 +349,11 @@ class _Seed:
         }  # fmt: skip
 
 
-def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per arm: mean and standard deviation of every test metric, cost, and paired differences from the control."""
+def summarise(rows: list[dict[str, Any]], trained: Mapping[tuple[str, int], Run] | None = None) -> list[dict[str, Any]]:
+    """Per arm: mean and standard deviation of every test metric, cost, and paired differences from the control.
+
+    Where the runs are given, by arm and seed, also what it cost to come as far as ERM's worst group and further.
+    """
     by_arm: dict[str, dict[int, dict[str, Any]]] = {}
     for row in rows:
         by_arm.setdefault(row["arm"], {})[row["seed"]] = row
@@ -361,6 +369,8 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "cost_multiple": _mean([run["cost_multiple"] for run in runs.values()]),
             "control_cost_multiple": _mean([run["cost_multiple"] for run in control.values()]) if control else None,
         }  # fmt: skip
+        if all("selected_after_epochs" in run for run in runs.values()):
+            entry["selected_after_epochs"] = _mean([run["selected_after_epochs"] for run in runs.values()])
         for metric in METRICS:
             values = {seed: _test(run, metric) for seed, run in runs.items()}
             if any(value is None for value in values.values()):
@@ -377,8 +387,70 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if "groups" in (first.get("test") or first.get("validation") or {}):
             columns = zip_longest(*(_groups(run) for run in runs.values()))
             entry["groups"] = [_mean(column) if any(v is not None for v in column) else None for column in columns]
+            counts = zip_longest(*(_groups(run, "group_counts") for run in runs.values()))
+            entry["group_counts"] = [round(_mean([n for n in column if n] or [0])) for column in counts]
+            # seeds often measure the same examples: an interval is that of one seed's number of them
+            entry["group_intervals"] = intervals(entry["groups"], entry["group_counts"])
+        if all("groups" in run.get("used", {}) for run in runs.values()):
+            entry["used"] = {
+                key: [_mean(column) for column in zip_longest(*(run["used"][key] for run in runs.values()))]
+                for key in ("groups", "groups_shown")
+            }
         summary.append(entry)
+    for entry in summary:
+        erm = next((other["arm"] for other in summary if _is_erm_of(entry, other)), None)
+        if erm is not None and (found := _reaching(entry["arm"], erm, by_arm[entry["arm"]], trained or {})):
+            entry["cost_to_reach"] = found
     return summary
+
+
+def cost_to_reach(history: Sequence[Mapping[str, Any]], worst_group: float) -> float | None:
+    """Example-gradients spent when validation accuracy in the worst group first reached a share; None if it never did.
+
+    Args:
+        history: rows of epochs, as in `Run.history`; what a method spent before its first epoch is in their cost.
+        worst_group: a share in [0, 1].
+    """
+    if not 0 <= worst_group <= 1:
+        raise EvenlyError(f"worst_group {worst_group} is not a share; give a number in [0, 1], e.g. 0.75")
+    reached = (row for row in history if _worst(row) >= worst_group - 1e-9)  # sums of shares are off by less
+    return next((float(row["cost"]) for row in reached), None)
+
+
+def _is_erm_of(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether an arm is plain ERM with the optimizer, and no other swept values, of an arm that is no control."""
+    plain = other["method"] == "erm" and not other["control_of"] and not entry["control_of"]
+    return plain and other["optimizer"] == entry["optimizer"] and other["sweep"].items() <= entry["sweep"].items()
+
+
+def _reaching(
+    arm: str, erm: str, rows: Mapping[int, Mapping[str, Any]], trained: Mapping[tuple[str, int], Run]
+) -> list[dict[str, Any]]:
+    """For each level above ERM's best worst group of the same seed, what it cost every seed to reach it, None if it
+    did not; nothing where validation does not tell, or where the weights are not those of any epoch."""
+    found: dict[float, list[float | None]] = {above: [] for above in ABOVE_ERM}
+    for seed in rows:
+        mine, its = trained.get((arm, seed)), trained.get((erm, seed))
+        if mine is None or its is None or not mine.history or mine.cost > mine.history[-1]["cost"]:
+            return []
+        best = max(map(_worst, its.history), default=-math.inf)
+        if -math.inf in (best, max(map(_worst, mine.history))):
+            return []
+        for above, costs in found.items():
+            costs.append(cost_to_reach(mine.history, best + above) if best + above <= 1 else None)
+    units = [row["cost"] / row["cost_multiple"] for row in rows.values()]
+    return [
+        {
+            "above_erm": above,
+            "costs": costs,
+            "cost_multiples": [None if cost is None else cost / unit for cost, unit in zip(costs, units, strict=True)],
+        }
+        for above, costs in found.items()
+    ]
+
+
+def _worst(row: Mapping[str, Any]) -> float:
+    return float((row.get("validation") or {}).get("worst_group", -math.inf))
 
 
 def paired(differences: Sequence[float], level: float = 0.95) -> dict[str, Any]:
@@ -592,8 +664,9 @@ def _test(row: dict[str, Any], metric: str) -> Any:
     return (row.get("test") or row.get("validation") or row["train"]).get(metric)
 
 
-def _groups(row: dict[str, Any]) -> list[Any]:
-    groups: list[Any] = (row.get("test") or row["validation"])["groups"]
+def _groups(row: dict[str, Any], key: str = "groups") -> list[Any]:
+    measured = row.get("test") or row["validation"]
+    groups: list[Any] = measured.get(key) or [None] * len(measured["groups"])
     return groups
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +19,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from evenly.data import DATASETS, Data, Split, law_options, load
+from evenly.data import DATASETS, Data, Split, Texts, law_options, load, reader_options
 from evenly.engine import Fit, Run, measure
+from evenly.engine.accuracy import intervals, usage
 from evenly.engine.batches import Batches, outputs_of
 from evenly.engine.folder import Folder, read_json, write_json
 from evenly.engine.precision import Precision
@@ -27,12 +29,14 @@ from evenly.engine.progress import Progress
 from evenly.engine.run import Record
 from evenly.engine.schedules import schedule as find_schedule
 from evenly.errors import EvenlyError, unknown
-from evenly.methods import METHODS, find
-from evenly.models import MODELS, RECIPES, factory
+from evenly.methods import METHODS, find, infer_groups
+from evenly.methods.inferred import Infer
+from evenly.models import MODELS, RECIPES, TEXT_MODELS, BagOfWords, encoded, factory
 from evenly.models import find as find_model
 from evenly.models.standardised import IMAGENET, Standardised, channel_moments
+from evenly.models.texts import TEXT_RECIPES, find_text_model
 from evenly.optim.registry import ADAPTIVE, builder
-from evenly.options import checked, kinds_of
+from evenly.options import checked, kinds_of, options_of
 from evenly.randomness import derive, isolated, reseed
 
 Model = str | nn.Module | Callable[[], nn.Module]
@@ -70,8 +74,11 @@ KINDS: dict[str, Any] = {
     "normalise": Literal["none", "data", "imagenet"],
     "precision": Precision,
     "model_options": Any,
+    "patience": int | None,
+    "groups": Literal["given", "infer"],
+    "infer": Infer,
 }
-"""Of what kind each setting is."""
+"""Of what kind each setting is. Those without a default are in a plan only where the user or a recipe gives them."""
 
 
 def train(
@@ -97,7 +104,8 @@ def train(
 
     Args:
         model: a name, a function that builds a network, or a module to start from (it is copied, never changed).
-        data: a `Data`, a name from `evenly datasets`, an `.npz` file, or (inputs, labels[, groups]) to train on.
+        data: a `Data`, a name from `evenly datasets`, an `.npz` or `.csv` file, a folder of images, or (inputs,
+            labels[, groups]) to train on.
         method: a name from `evenly methods`.
         optimizer: a name ("sgd", "adam", "adamw", "sam", "asam") or a function from parameters to an optimizer.
         seed: decides the data (of a named law), the initial weights and every draw.
@@ -113,9 +121,15 @@ def train(
             ("last", "average", "worst-group", "worst-class"), evaluate_every, model_options; of images also augment
             ("none", "basic", "resized", "trivial", joined by +) and, for a model by name, normalise ("none", "data":
             by the training set's mean and standard deviation, "imagenet"); precision ("auto": bf16 for images on a
-            GPU, "bf16", "float32"). Anything else is an option of the method.
+            GPU, "bf16", "float32"). patience: epochs without a better value of what `select` goes by, after which
+            training stops. groups: "given", the data's own; columns of a file's table, as "place" or "label,place"
+            (`evenly.data.metadata`); or "infer": two for each class, from an early network, by
+            infer="useful" (clusters of its outputs) or "eiil" (environments), for a method that needs groups and for
+            select="worst-group"; the true ones are then only measured by. What that costs is counted to a method that
+            needs groups, and to the evaluation of any other. Anything else is an option of the method.
     """
     seed = int(seed)
+    settings, data_options = by_columns(settings, data, data_options)
     with isolated(derive(seed, "train")):
         data = as_data(data, seed, data_options or {})
         chosen = find(method)
@@ -125,11 +139,15 @@ def train(
             plan["rho"] *= ADAPTIVE[optimizer]
         if budget is not None and method not in (controls := sorted({m.control for m in METHODS.values()})):
             raise EvenlyError(f"budget does not apply to {method}; it is for {' and '.join(controls)}")
-        fresh, model_name = factory(model, data.train.example_shape, data.classes, seed, **plan["model_options"])
-        fresh = _scaled(fresh, model, data, plan["normalise"])
+        texts = data.train.texts if isinstance(data.train.inputs, Texts) else None
+        fresh, model_name = factory(
+            model, data.train.example_shape, data.classes, seed, texts=texts, **plan["model_options"]
+        )
+        given, data = data, encoded(data, fresh()) if texts is not None else data
+        fresh = scaled(fresh, model, data, plan["normalise"])
         _check_fit(fresh(), data)
         config = {
-            "data": {"name": data.name, "fingerprint": data.fingerprint(), **data.options},
+            "data": {"name": data.name, "fingerprint": given.fingerprint(), **data.options},
             "model": {"name": model_name, "options": plan["model_options"], "fingerprint": fingerprint(fresh())},
             "method": {"name": method, "options": options},
             "optimizer": name_of(optimizer),
@@ -139,25 +157,36 @@ def train(
             "budget": budget,
             "seed": seed,
         }
-        recorder = None if record is None else _recorder(record)
+        recorder = None
         if record is not None:
             config["record"] = _kept(record)
+            recorder = _recorder(record, data, fresh())
         rates = {key: plan[key] for key in ("lr", "momentum", "weight_decay", "rho")}
         with Progress(f"{data.name}: {method}, {config['optimizer']}", show=progress is None) as bar:
             fit = Fit(
                 plan["epochs"], builder(optimizer, **rates), find_schedule(plan["schedule"]), plan["batch_size"],
                 plan["select"], plan["evaluate_every"], budget, seed, as_device(device), workers,
                 folder=None if out is None else Folder(out, config), progress=progress or bar, augment=plan["augment"],
-                precision=plan["precision"], capture=capture, reading=reading,
+                precision=plan["precision"], capture=capture, reading=reading, patience=plan.get("patience"),
                 record=recorder,
             )  # fmt: skip
+            shown, inferred = data, None
             with memory_explained(plan["batch_size"]):
-                run = chosen(fresh, data, fit, **options)
+                if plan.get("groups") == "infer" and (chosen.needs_groups or plan["select"] == "worst-group"):
+                    inferred = infer_groups(fresh, data, fit, plan.get("infer", "useful"))
+                    # to a method that asks for no groups they are part of the looks at validation
+                    spent = inferred.cost if chosen.needs_groups else 0.0
+                    shown, fit = inferred.data, replace(fit, spent=spent, inferred=True)
+                run = chosen(fresh, shown, fit, **options)
+                if inferred is not None and not chosen.needs_groups:
+                    run.evaluation_cost += inferred.cost
         if reading and fit.folder is not None:
             run.results = fit.folder.results or {}
             return run
         with memory_explained(plan["batch_size"]):
             run.results = _results(run, data, config, unit or erm_cost(data, plan["epochs"]))
+            if inferred is not None:
+                run.results["inferred_groups"] = inferred.summary()
         if fit.folder is not None:
             _leave_behind(run, data, config, fit.folder)
     return run
@@ -167,8 +196,8 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
     """A finished run read back from its folder, which is left as it is: the run, its data and its configuration.
 
     Args:
-        data: needed where the configuration cannot name it, as for an `.npz` file, a `Data` of the user's own, or a
-            folder of images that has moved.
+        data: needed where the configuration cannot name it, as for a `Data` of the user's own, or a file or folder
+            that has moved.
     """
     path = Path(folder)
     config, results = read_json(path / "config.json"), read_json(path / "results.json")
@@ -182,18 +211,17 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
             data = load(
                 name, **{option: options[option] for option in ("seed", *law_options(name)) if option in options}
             )
-        elif (images := _folder_of(data, options)) is not None:
-            kept = {option: options[option] for option in ("seed", "size", "validation", "group_by", "memory")}
-            data = load(images, **kept, skip_bad=options["skipped"] > 0)
+        elif (place := _place_of(data, options)) is not None:
+            data = load(place, **reader_options(options))
         elif data is None:
             raise EvenlyError(
-                f"{path} was trained on {name!r}, which is not in the folder; give that data as well (--data FILE)"
+                f"{path} was trained on {name!r}, which {_gone(options)}; give that data as well (--data FILE)"
             )
         data = as_data(data, seed, {})
         if data.fingerprint() != named["fingerprint"]:
             raise EvenlyError(f"the data given is not what {path} was trained on ({name}); give that")
         data.name, data.options = name, options
-        by_name = model["name"] in MODELS or ":" in model["name"]
+        by_name = model["name"] in (*MODELS, *TEXT_MODELS) or ":" in model["name"]
         record = config.get("record")
         own_record = record is not None and isinstance(record.get("spectrum"), str)
         if not by_name or config["optimizer_settings"] or isinstance(settings["schedule"], list) or own_record:
@@ -208,21 +236,30 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
         raise EvenlyError(f"{path / 'config.json'} is damaged ({error!r}); train the run again") from None
-    return run, data, config
+    return run, encoded(data, run.model), config
 
 
-def _recorder(record: Mapping[str, Any]) -> Callable[[Data], Record]:
-    """What makes a recorder for a fit, each of which has its own."""
+def _recorder(record: Mapping[str, Any], data: Data, network: nn.Module) -> Callable[[Data], Record]:
+    """What makes a recorder for a fit, each of which has its own; refused now if it cannot look at this network."""
     from evenly.diagnose.recording import Recorder
 
-    options = checked("option of record", record, kinds_of(Recorder.__init__))
+    kinds = kinds_of(Recorder.__init__)
+    options = checked("option of record", record, {name: kinds[name] for name in options_of(Recorder.__init__)})
+    Recorder(data, **options).check(network)
     return lambda data: Recorder(data, **options)
 
 
 def _kept(record: Mapping[str, Any]) -> dict[str, Any]:
     """What is recorded, as a configuration keeps it: a function by its name."""
+    if not isinstance(record, Mapping):
+        raise EvenlyError(
+            f'record is a {type(record).__name__}; give what to record by name, e.g. {{"forgetting": True}}'
+        )
     try:
-        kept = {key: sorted(value) if key == "epochs" else name_of(value) for key, value in record.items()}
+        kept = {
+            key: sorted(value) if key == "epochs" and isinstance(value, Collection) else name_of(value)
+            for key, value in record.items()
+        }
         json.dumps(kept)
     except TypeError as error:
         raise EvenlyError(
@@ -231,12 +268,18 @@ def _kept(record: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _folder_of(data: Any, options: Mapping[str, Any]) -> Path | None:
-    """The folder of images that a run was trained on, where it is there: as it was, or as the user says now."""
+def _place_of(data: Any, options: Mapping[str, Any]) -> Path | None:
+    """The folder or file that a run was trained on, where it is there: as it was, or as the user says now."""
     if "folder" not in options or not (data is None or isinstance(data, str | Path)):
         return None
-    place = Path(options["folder"] if data is None else data)
-    return place if place.is_dir() else None
+    place = Path(options["folder"]) / options.get("file", "") if data is None else Path(data)
+    return place if place.exists() else None
+
+
+def _gone(options: Mapping[str, Any]) -> str:
+    if "folder" not in options:
+        return "is not in the folder"
+    return f"is no longer at {Path(options['folder']) / options.get('file', '')}"
 
 
 def _leave_behind(run: Run, data: Data, config: dict[str, Any], folder: Folder) -> None:
@@ -246,6 +289,8 @@ def _leave_behind(run: Run, data: Data, config: dict[str, Any], folder: Folder) 
         return  # a finished run that is only to be read
     if run.selection is not None:
         run.selection.save(folder.path / "selection.npz")
+    if isinstance(run.model, BagOfWords):
+        write_json(folder.path / "vocabulary.json", run.model.vocabulary.words)
     if folder.results is None:
         write_json(folder.path / "results.json", run.results)
     run_page(run, data, config, folder.path / "report.html")
@@ -256,8 +301,18 @@ def as_data(data: Any, seed: int, options: dict[str, Any]) -> Data:
     if isinstance(data, str | Path):
         return load(data, seed=seed, **options)
     if data is None:
-        raise EvenlyError("there is no data; give a Data, a name from `evenly datasets`, or an .npz file")
+        raise EvenlyError("there is no data; give a Data, a name from `evenly datasets`, or an .npz or .csv file")
     return data if isinstance(data, Data) else Data(train=data)
+
+
+def by_columns(
+    settings: Mapping[str, Any], data: Any, data_options: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(settings, options of the data): `groups` that name columns are an option of data that is read from a file."""
+    settings, options = dict(settings), dict(data_options or {})
+    if isinstance(data, str | Path) and settings.get("groups", "given") not in ("given", "infer"):
+        options["groups"] = settings.pop("groups")
+    return settings, options
 
 
 def as_device(name: str) -> torch.device:
@@ -292,6 +347,12 @@ def resolve(
     else:
         plan = DEFAULTS | recipe | _recipe_of(model)
     plan |= {name: value for name, value in given.items() if name in KINDS}
+    if plan.get("patience") is not None and plan["select"] == "last":
+        raise EvenlyError(
+            f"patience {plan['patience']} has no validation metric to wait for; give select, e.g. 'worst-group'"
+        )
+    if "infer" in plan and plan.get("groups") != "infer":
+        raise EvenlyError(f"infer {plan['infer']!r} is how groups are inferred; give groups='infer' as well")
     if "weights" in plan["model_options"] and "normalise" not in given and _coloured(data.train):
         plan["normalise"] = "imagenet"  # weights from a file are nearly always ImageNet's and know its scale
     if model is not None and not isinstance(model, str):
@@ -304,15 +365,21 @@ def resolve(
 
 
 def _coloured(split: Split) -> bool:
+    if isinstance(split.inputs, Texts):
+        return False
     first = split.inputs[0] if isinstance(split.inputs, torch.Tensor) else torch.as_tensor(split.inputs[0][0])
     return first.dtype == torch.uint8 and first.ndim == 3 and len(first) == 3
 
 
 def _recipe_of(model: Any) -> dict[str, Any]:
-    return RECIPES.get(find_model(model)[0], {}) if isinstance(model, str) else {}
+    if not isinstance(model, str):
+        return {}
+    if (for_texts := find_text_model(model)) is not None:
+        return TEXT_RECIPES[for_texts[0].partition(":")[0]]
+    return RECIPES.get(find_model(model)[0], {})
 
 
-def _scaled(fresh: Callable[[], nn.Module], model: Model, data: Data, normalise: str) -> Callable[[], nn.Module]:
+def scaled(fresh: Callable[[], nn.Module], model: Model, data: Data, normalise: str) -> Callable[[], nn.Module]:
     """The networks that `fresh` builds, behind the scaling asked for; one of the user's own scales by itself."""
     if normalise == "none" or not isinstance(model, str):
         return fresh
@@ -412,6 +479,7 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
     row: dict[str, Any] = {
         "data": data.name, "method": config["method"]["name"], "optimizer": config["optimizer"], "seed": config["seed"],
         "model": config["model"]["name"], "rule": run.rule, "selected_epoch": run.selected_epoch,
+        "selected_after_epochs": run.selected_cost / len(data.train),
         "epochs": len(run.history), "cost": run.cost,
         "cost_multiple": run.cost / unit,
         "evaluation_cost": run.evaluation_cost, "seconds": round(run.seconds, 3),
@@ -424,4 +492,8 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
             run.model, Batches(split, config["settings"]["batch_size"], device, run.workers, precision=run.precision)
         ).cpu()
         row[name] = measure(outputs, split, data)
+        if "groups" in row[name]:
+            row[name]["group_intervals"] = intervals(row[name]["groups"], row[name]["group_counts"])
+    if run.shown is not None:
+        row["used"] = usage(run.shown, data)
     return row

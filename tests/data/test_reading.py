@@ -159,9 +159,19 @@ def test_unknown_names_and_options_are_met_with_the_nearest(tmp_path: Path) -> N
         load("patches", zzz=1)
     with pytest.raises(EvenlyError, match="option 'n' does not apply to a file"):
         load(saved(tmp_path, **arrays()), n=3)
+    with pytest.raises(EvenlyError, match="there is no file or folder 'photos/birds'"):
+        load("photos/birds")
+    with pytest.raises(EvenlyError, match=r"no file or folder 'table\.parquet'"):
+        load("table.parquet")
+    with pytest.raises(EvenlyError, match="is a file of a kind that is not read"):
+        load(__file__)
 
 
-IMAGES = ("cifar10", "cifar100", "stl10", "cinic10", "tiny-imagenet", "mnist", "fashion-mnist")
+IMAGES = (
+    *("cifar10", "cifar100", "stl10", "cinic10", "tiny-imagenet", "mnist", "fashion-mnist"),
+    *("waterbirds", "celeba", "pacs", "office-home", "vlcs"),
+)
+COMPOSITES = ("cifar-mnist", "fashion-mnist-mnist", "coloured-mnist")
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -185,7 +195,7 @@ def test_a_folder_of_images_is_loaded_by_its_path(tmp_path: Path) -> None:
         load(tmp_path, sise=4)
 
 
-@pytest.mark.parametrize("name", [name for name in DATASETS if name not in IMAGES])
+@pytest.mark.parametrize("name", [name for name in DATASETS if name not in (*IMAGES, *COMPOSITES, "civilcomments")])
 def test_every_named_law_says_what_it_is_and_how_it_was_made(name: str) -> None:
     data = load(name, seed=2)
     assert data.name == name

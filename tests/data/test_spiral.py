@@ -226,3 +226,10 @@ def test_what_cannot_be_drawn_is_refused(options: dict[str, Any], message: str) 
 def test_laws_and_seeds_must_go_together(laws: Any, seeds: list[int]) -> None:
     with pytest.raises(EvenlyError, match=r"laws for \d seeds; give one law, or one for each of 1 or more seeds$"):
         draw(laws, seeds)
+
+
+def test_what_is_said_of_the_data_is_true_of_its_noise() -> None:
+    assert "each of the two features tells the class. In validation" in spiral(noise_on="hard").about
+    for noise in ("label_noise", "dropout", "gaussian_noise"):
+        assert "tells the class, but for the noise on each. In validation" in spiral(**{noise: 0.4}).about
+        assert "tells the class, but for the noise on the spiral. In" in spiral(**{noise: 0.4}, noise_on="hard").about

@@ -246,7 +246,7 @@ def test_with_a_pilot_against_the_dense_hessian(case, which):
     exact = torch.linalg.eigvalsh(exact)
     exact = exact[(-exact if which == "largest" else -exact.abs()).argsort(stable=True)][:5]
     mode = "train" if case == "train" else "eval"
-    found = hessian_spectrum(model, loss, (x, y), which=which, mode=mode, tolerance=1e-7, runs=2)
+    found = hessian_spectrum(model, loss, (x, y), which=which, mode=mode, tolerance=1e-7, runs=2, pilot=True)
     torch.testing.assert_close(found.eigenvalues, exact, rtol=1e-6, atol=1e-10)
     assert bool(found.converged.all())
     assert found.products < found.cost <= found.products + 40 / 16
@@ -257,13 +257,17 @@ def test_the_pilots_products_are_counted_by_their_share(monkeypatch):
     asked: list[int] = []
     inside = MeanHessian.times
     monkeypatch.setattr(MeanHessian, "times", lambda self, v: asked.append(len(self.x)) or inside(self, v))
-    found = hessian_spectrum(model, "cross-entropy", data)
+    found = hessian_spectrum(model, "cross-entropy", data, pilot=True)
     assert set(asked) == {640, 40}
     assert asked.count(640) == found.products
     assert sum(asked) / 640 == pytest.approx(found.cost)
-    monkeypatch.setattr(sys.modules[MeanHessian.__module__], "FEWEST", 41)
+    asked.clear()
     plain = hessian_spectrum(model, "cross-entropy", data)
     assert plain.cost == plain.products
+    assert set(asked) == {640}
+    monkeypatch.setattr(sys.modules[MeanHessian.__module__], "FEWEST", 41)
+    few = hessian_spectrum(model, "cross-entropy", data, pilot=True)
+    assert few.cost == few.products
     exact = torch.linalg.eigvalsh(dense(model, LOSSES["cross-entropy"], *data)).flip(0)[:5]
     torch.testing.assert_close(found.eigenvalues, exact, rtol=0, atol=1e-3 * float(exact[0]))
 
@@ -272,7 +276,7 @@ def test_what_is_wrong_with_a_sample_of_the_pilot_is_said_of_the_sample():
     model, (x, y) = built(perceptron(4, 6, 3)), many(0)
     x[130:] = float("nan")
     with pytest.raises(EvenlyError, match=r"the loss of samples 100 to 149 is nan; look at their inputs"):
-        hessian_spectrum(model, "cross-entropy", (x, y), batch_size=50)
+        hessian_spectrum(model, "cross-entropy", (x, y), batch_size=50, pilot=True)
 
 
 def test_the_density_with_a_pilot():
@@ -281,7 +285,7 @@ def test_the_density_with_a_pilot():
     nothing = wasserstein_distance([0.0], exact)
     apart = []
     for seed in range(3):
-        found = hessian_spectrum(model, "cross-entropy", data, least_steps=30, seed=seed)
+        found = hessian_spectrum(model, "cross-entropy", data, least_steps=30, seed=seed, pilot=True)
         assert found.cost > found.products
         assert float(found.density.weights.sum()) == pytest.approx(1)
         apart.append(wasserstein_distance(found.density.nodes, exact, found.density.weights) / nothing)

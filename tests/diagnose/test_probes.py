@@ -236,6 +236,77 @@ def test_what_a_set_is_balanced_over() -> None:
     assert torch.equal(text.fitted, probe(model, split, "hard").fitted)
 
 
+def pair(n: int, follows: float, seed: int = 0, groups: str = "") -> Split:
+    """x = (±.8 by the label, ±4 by a) + N(0, 1); a follows the label at a rate, b follows a at 95% and is not in x."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def follow(column: Tensor, rate: float) -> Tensor:
+        return torch.where(torch.rand(n, generator=draw) < rate, column, 1 - column)
+
+    y = torch.randint(2, (n,), generator=draw)
+    a = follow(y, follows)
+    b, domain = follow(a, 0.95), torch.randint(3, (n,), generator=draw)
+    x = torch.stack([0.8 * (2.0 * y - 1), 4 * (2.0 * a - 1)], 1) + torch.randn(n, 2, generator=draw)
+    return Split(x, y, {"": None, "label": y, "domain": domain, "2y+a": 2 * y + a}[groups], {"a": a, "b": b})
+
+
+@pytest.mark.parametrize("groups", ["", "label", "domain", "2y+a"])
+def test_the_label_is_balanced_over_the_attributes_whatever_the_groups(groups: str) -> None:
+    """Phi(-.8) = .21 is what its own feature allows; balanced over a domain it would be read off a at .05."""
+    split = pair(6000, 0.9, groups=groups)
+    del split.attributes["b"]
+    found = probe(Reading(2), split, "label")
+    assert found.balanced_over == ("a",)
+    for part in (found.fitted, found.held_out):
+        assert float((split.labels[part] == split.attributes["a"][part]).double().mean()) == 0.5
+    assert found.low < norm.cdf(-0.8) < found.high
+
+
+def test_an_attribute_is_balanced_over_the_label_and_the_other_attributes() -> None:
+    """b can only be read through a, which gives it away at 95% where the set is balanced over the label alone."""
+    split = pair(6000, 0.5)
+    found = probes(Reading(2), split)
+    assert {name: one.balanced_over for name, one in found.items()} == {
+        "label": ("a", "b"), "a": ("label", "b"), "b": ("label", "a"),
+    }  # fmt: skip
+    for one in found.values():
+        columns = [split.labels, split.attributes["a"], split.attributes["b"]]
+        for part in (one.fitted, one.held_out):
+            cells = (4 * columns[0] + 2 * columns[1] + columns[2])[part]
+            assert torch.bincount(cells, minlength=8).unique().tolist() == [len(part) // 8]
+    assert found["b"].low < 0.5 < found["b"].high
+    alone = probe(Reading(2), split, "b", against="label")
+    assert alone.balanced_over == ("label",)
+    assert alone.low < 0.05 < alone.high
+    columns = {"a": split.attributes["a"], "b": split.attributes["b"]}
+    given = probes(Reading(2), (split.inputs, split.labels), columns)
+    assert {name: one.balanced_over for name, one in given.items()} == {"a": ("label", "b"), "b": ("label", "a")}
+
+
+def test_where_a_configuration_is_too_rare_it_is_balanced_over_less_and_says_so() -> None:
+    split = pair(3000, 0.5, groups="domain")
+    a, b = split.attributes["a"], split.attributes["b"]
+    rarest = ((split.labels == 1) & (a == 1) & (b == 0)).nonzero()[:, 0]
+    for kept, over, label in ((10, ("label", "a"), ("a", "b")), (9, ("label",), ("group",))):
+        rows = torch.ones(3000, dtype=torch.bool)
+        rows[rarest[kept:]] = False
+        less = Split(split.inputs[rows], split.labels[rows], split.groups[rows], {"a": a[rows], "b": b[rows]})
+        assert probe(Reading(2), less, "b").balanced_over == over
+        assert probe(Reading(2), less, "label").balanced_over == label
+        bare = Split(less.inputs, less.labels, attributes=less.attributes)
+        if kept == 9:
+            refused(
+                "the set has 9 examples of label 1, a 1, b 0, and a probe of label needs 10 in each of 8", bare, "label"
+            )
+    other = pair(3000, 0.5, seed=1)
+    assert probe(Reading(2), split, "b", held_out=other).balanced_over == ("label", "a")
+    del other.attributes["a"]
+    assert probe(Reading(2), split, "b", held_out=other).balanced_over == ("label",)
+    assert (
+        probe(Reading(2), split, "group").balanced_over == probe(Reading(2), split, "b", against=()).balanced_over == ()
+    )
+
+
 def test_contributions_are_positive_where_the_probe_tells_the_label() -> None:
     split = clouds(2000, 7, agree=0.9, hard=1.0)
     found = probe(Reading(2), split, "hard")

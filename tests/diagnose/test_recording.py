@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import evenly
 from evenly import Data, EvenlyError, Split
 from evenly.diagnose.hessian_spectrum import hessian_spectrum
 from evenly.diagnose.importance import gini, importance_weights
@@ -196,3 +197,57 @@ def test_what_cannot_be_recorded_is_refused() -> None:
         Recorder(split, l1=True).load_state_dict({})
     with pytest.raises(EvenlyError, match="data is a NoneType"):
         Recorder(None, l1=True)
+
+
+@pytest.mark.parametrize("record", [True, "a", ["forgetting"], 3])
+def test_record_that_is_no_mapping_is_refused(record):
+    x, y = torch.randn(40, 3), torch.arange(40) % 2
+    with pytest.raises(EvenlyError, match=r"record is a .*; give what to record by name"):
+        evenly.train(nn.Linear(3, 2), evenly.Data(train=(x, y)), epochs=1, record=record)
+
+
+@pytest.mark.parametrize("record", [{"importance": -1}, {"spectrum": 9}, {"importance": {"kind": "zz"}}])
+def test_a_record_that_is_refused_leaves_no_folder(record, tmp_path):
+    x, y = torch.randn(40, 3), torch.arange(40) % 2
+    with pytest.raises(EvenlyError):
+        evenly.train(nn.Linear(3, 2), (x, y), epochs=4, record={**record, "every": 3}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert evenly.train(nn.Linear(3, 2), (x, y), epochs=1, record={"spectrum": 8}).history[0]["lambda_8"] is not None
+
+
+def test_attributes_to_probe_may_be_joined_by_commas():
+    y, edge = torch.arange(80) % 2, torch.arange(80) // 2 % 2
+    split = Split(torch.randn(80, 3), y, attributes={"edge": edge})
+    for given, names in (("edge", ["edge"]), ("edge, label", ["edge", "label"])):
+        assert evenly.Recorder(split, probes=given).probes == names
+    run = evenly.train(nn.Linear(3, 2), evenly.Data(train=split), epochs=1, record={"probes": "edge,label"})
+    assert {"probe_edge", "probe_label"} <= set(run.history[0])
+
+
+def test_probes_that_are_no_names_are_refused():
+    with pytest.raises(EvenlyError, match="probes 3 are no names; give attributes"):
+        evenly.Recorder((torch.randn(8, 3), torch.arange(8) % 2), probes=3)
+
+
+def test_a_table_says_that_nothing_was_due():
+    recorder = evenly.Recorder((torch.randn(8, 3), torch.arange(8) % 2), l1=True, every=5)
+    for _ in range(3):
+        recorder(nn.Linear(3, 2))
+    assert recorder.table() == "nothing was recorded: every 5 did not come round in 3 epochs"
+
+
+@pytest.mark.parametrize(
+    ("model", "files", "options", "said"),
+    [
+        ("mlp", "w.pt", {"l1": True}, "model is a str; give an nn.Module, or a function"),
+        (lambda: 3, "w.pt", {"l1": True}, "model is a int; give an nn.Module"),
+        (nn.Linear(3, 2), None, {"l1": True}, "checkpoint None is no file"),
+        (nn.Linear(3, 2), 3, {"l1": True}, "checkpoint 3 is no file"),
+        (nn.Linear(3, 2), [3], {"l1": True}, "checkpoint 3 is no file; give files of weights"),
+        (nn.Linear(3, 2), "w.pt", {"nope": 1}, "no option of record is called 'nope'; there are: epochs, every"),
+        (nn.Linear(3, 2), "w.pt", {"spectrum": 9}, "spectrum 9 is more eigenvalues"),
+    ],
+)
+def test_checkpoints_that_cannot_be_recorded_are_refused(model, files, options, said):
+    with pytest.raises(EvenlyError, match=said):
+        evenly.record_checkpoints(model, files, (torch.randn(8, 3), torch.arange(8) % 2), **options)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import evenly
 from evenly import Data, EvenlyError, Split
 from evenly.diagnose.recording import Recorder, record_checkpoints
-from evenly.subjects import subject
+from evenly.subjects import subjects
 
 EVERYTHING: dict[str, Any] = {"forgetting": True, "probes": ["a"], "importance": 0.1, "l1": True, "every": 2}
 QUICK: dict[str, Any] = {"epochs": 6, "batch_size": 20, "lr": 1.0, "device": "cpu"}
@@ -143,7 +143,7 @@ def test_what_a_run_cannot_record_is_refused_before_it_starts(tmp_path: Path) ->
     refused(r"cannot be kept with the run \(.*\); give", {"l1": True, "epochs": {1, "2"}})
     assert not (tmp_path / "run").exists()
     evenly.train(network, data(), record={"l1": True}, out=tmp_path / "run", **QUICK)
-    refused(r"holds another run \(its forgetting is None, not True\)", {"forgetting": True})
+    refused(r"holds another run \(its record's forgetting is None, not True\)", {"forgetting": True})
     with pytest.raises(EvenlyError, match="holds another run"):
         evenly.train(network, data(), out=tmp_path / "run", **QUICK)
 
@@ -152,9 +152,9 @@ def test_an_audit_of_a_run_shows_what_it_forgot(tmp_path: Path) -> None:
     small = {"epochs": 2, "device": "cpu"}
     run = evenly.train("mlp", "shortcut-digits", record={"forgetting": True}, out=tmp_path / "a", **small)
     evenly.train("mlp", "shortcut-digits", record={"l1": True}, out=tmp_path / "b", **small)
-    looked = subject(tmp_path / "a", None, None, "cpu")
+    looked = subjects([str(tmp_path / "a")], device="cpu")[0]
     assert torch.equal(looked.forgetting, run.record.forgetting.scores)
-    assert subject(tmp_path / "b", None, None, "cpu").forgetting is None
+    assert subjects([str(tmp_path / "b")], device="cpu")[0].forgetting is None
     found = evenly.audit(looked.network, looked.data, forgetting=looked.forgetting, top=0, samples=20)
     found.report(tmp_path / "audit.html")
     assert "Times forgotten" in (tmp_path / "audit.html").read_text()
@@ -165,7 +165,7 @@ def test_an_audit_of_a_run_shows_what_it_forgot(tmp_path: Path) -> None:
 
     evenly.train("mlp", "shortcut-digits", record={"spectrum": own}, out=tmp_path / "c", **small)
     with pytest.raises(EvenlyError, match="schedule or record of the user's own"):
-        subject(tmp_path / "c", None, None, "cpu")
+        subjects([str(tmp_path / "c")], device="cpu")[0]
 
 
 # A series of checkpoints

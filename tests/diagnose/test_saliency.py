@@ -1,7 +1,8 @@
-"""Grad-CAM against a computation by hand; the convolution is found by watching the pass."""
+"""Grad-CAM against a computation by hand; the maps are found by watching the pass."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,11 @@ from torch import Tensor, nn
 from evenly import EvenlyError
 from evenly.diagnose.saliency import grad_cam
 from evenly.models import ConvNet, PreActResNet
+from evenly.models.densenet import DenseNet
+from evenly.models.mobilenet import MobileNetV2
+from evenly.models.resnet import BasicBlock, ResNet
+from evenly.models.small import ThreeConvNet
+from evenly.models.vgg import VGG
 
 
 class Tiny(nn.Module):
@@ -52,12 +58,13 @@ def enlarged(heat: Tensor, side: int) -> Tensor:
     return rows[:, :, low] * (1 - share) + rows[:, :, high] * share
 
 
-def by_hand(model: Tiny, x: Tensor, targets: Tensor) -> Tensor:
-    """d logit_c / d A_k at a position is w_ck [A_k > 0] / (h w)."""
+def by_hand(model: Tiny, x: Tensor, targets: Tensor, rectified: bool = True) -> Tensor:
+    """d logit_c / d A_k at a position is w_ck / (h w), times [A_k > 0] where A is the convolution's own output."""
     with torch.no_grad():
         maps = F.conv2d(F.conv2d(x, model.first.weight, model.first.bias, padding=1).relu(), model.last.weight,
                         model.last.bias, stride=2, padding=1)  # fmt: skip
-        slopes = model.fc.weight[targets][:, :, None, None] * (maps > 0) / maps[0, 0].numel()
+        slopes = model.fc.weight[targets][:, :, None, None] / maps[0, 0].numel()
+        slopes, maps = (slopes, maps.relu()) if rectified else (slopes * (maps > 0), maps)
         heat = (slopes.mean((2, 3), keepdim=True) * maps).sum(1).relu()
         heat = enlarged(heat, x.shape[-1])
         largest = heat.flatten(1).max(1).values[:, None, None]
@@ -114,7 +121,8 @@ def test_a_bright_spot_is_where_the_network_looks() -> None:
 
 def test_another_layer_by_name() -> None:
     model, x = tiny(), images()
-    assert torch.equal(grad_cam(model, x, 1, layer="last"), grad_cam(model, x, 1))
+    last = by_hand(model, x, torch.ones(5, dtype=torch.long), rectified=False)
+    torch.testing.assert_close(grad_cam(model, x, 1, layer="last"), last, rtol=1e-5, atol=1e-6)
     first = grad_cam(model, x, 1, layer="first")
     maps = F.conv2d(x, model.first.weight, model.first.bias, padding=1).detach().requires_grad_()
     score = model.fc(model.last(maps.relu()).relu().mean((2, 3)))[:, 1].sum()
@@ -140,11 +148,100 @@ def test_the_model_is_left_as_it_was() -> None:
     assert not model.last._forward_hooks
 
 
-@pytest.mark.parametrize("build", [lambda: ConvNet(3, 4, batch_norm=True), lambda: PreActResNet(3, 4, (1, 1), width=4)])
-def test_evenlys_networks_have_maps(build: Any) -> None:
-    found = grad_cam(build(), torch.rand(2, 3, 16, 12))
-    assert found.shape == (2, 16, 12)
-    assert bool(found.isfinite().all())
+NETWORKS: dict[
+    str, tuple[Callable[[], nn.Module], int, Callable[[Any, Tensor], Tensor], Callable[[Any, Tensor], Tensor]]
+]
+NETWORKS = {  # how to build it, the side of its images, its final map, and the logits of that map
+    "convnet": (lambda: ConvNet(3, 4, batch_norm=True), 16, lambda m, x: m.features[:6](x),
+                lambda m, a: m.fc(m.hidden(m.features[6:](a)))),
+    "convnet_3": (lambda: ThreeConvNet((3, 16, 16), 4), 16, lambda m, x: nn.Sequential(*[*m][:6])(x),
+                  lambda m, a: nn.Sequential(*[*m][6:])(a)),
+    "preact_resnet": (lambda: PreActResNet(3, 4, (1, 1), width=4), 8,
+                      lambda m, x: m.bn(m.stages(m.conv1(x))).relu(), lambda m, a: m.fc(a.mean((2, 3)))),
+    "resnet": (lambda: ResNet(3, 4, BasicBlock, (1, 1, 1, 1), width=4), 64,
+               lambda m, x: m.layer4(m.layer3(m.layer2(m.layer1(m.maxpool(m.bn1(m.conv1(x)).relu()))))),
+               lambda m, a: m.fc(a.mean((2, 3)))),
+    "vgg": (lambda: VGG(3, 4, ((4, 1), (6, 2))), 16, lambda m, x: m.features[:-1](x),
+            lambda m, a: m.classifier(m.features[-1](a).mean((2, 3)))),
+    "densenet": (lambda: DenseNet(3, 4, blocks=(2, 2), growth=4), 8, lambda m, x: m.features(x).relu(),
+                 lambda m, a: m.classifier(a.mean((2, 3)))),
+    "mobilenet": (lambda: MobileNetV2(3, 4), 64, lambda m, x: m.features(x),
+                  lambda m, a: m.classifier(a.mean((2, 3)))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_evenlys_networks_are_looked_at_where_the_rectified_map_goes_into_the_pooling(name: str) -> None:
+    build, side, map_of, logits_of = NETWORKS[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = build().double().eval()
+        for norm in model.modules():
+            if isinstance(norm, nn.BatchNorm2d):
+                nn.init.normal_(norm.bias)  # the ReLU has something to take away
+    x = images(3, channels=3, side=side)
+    maps = map_of(model, x).detach().requires_grad_()
+    assert maps.ndim == 4
+    assert maps.shape[2] > 1
+    assert float(maps.detach().min()) == 0
+    logits = logits_of(model, maps)
+    torch.testing.assert_close(logits, model(x))
+    reached = 0.0
+    for c in range(4):
+        (slopes,) = torch.autograd.grad(logits[:, c].sum(), maps, retain_graph=True)
+        heat = enlarged((slopes.mean((2, 3), keepdim=True) * maps).sum(1).relu().detach(), side)
+        largest = heat.amax((1, 2), keepdim=True)
+        expected = torch.where(largest > 0, heat / largest, 0.0).float()
+        torch.testing.assert_close(grad_cam(model, x, c), expected, rtol=1e-5, atol=1e-5)
+        reached += float(expected.max())
+    assert reached
+
+
+class Gated(nn.Module):
+    """After its maps: a gate of one position by a convolution, an addition in place, a copy that leads nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.gate, self.fc = nn.Conv2d(2, 3, 3), nn.Conv2d(3, 3, 1), nn.Linear(3, 4)
+
+    def maps(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        x = x * self.gate(x.mean((2, 3), keepdim=True))
+        x.add_(1.0)
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maps(x)
+        self.seen = x.detach() * 2
+        return self.fc(x.amax((2, 3)))
+
+
+def test_gates_and_copies_are_not_taken_for_the_last_map() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = Gated().double()
+    x = images()
+    before = x.clone()
+    maps = model.maps(x).detach().requires_grad_()
+    (slopes,) = torch.autograd.grad(model.fc(maps.amax((2, 3)))[:, 1].sum(), maps)
+    heat = enlarged((slopes.mean((2, 3), keepdim=True) * maps).sum(1).relu().detach(), 8)
+    largest = heat.amax((1, 2), keepdim=True)
+    assert bool((largest > 0).any())
+    expected = torch.where(largest > 0, heat / largest, 0.0).float()
+    torch.testing.assert_close(grad_cam(model, x, 1), expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(x, before)
+    assert not x.requires_grad
+
+
+def test_maps_of_one_position_are_passed_over_where_there_are_larger_ones() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 3, 6), nn.ReLU(), nn.Flatten(), nn.Linear(3, 2))
+    model.double()
+    found = grad_cam(model, images(), 1)
+    assert torch.equal(found, grad_cam(model, images(), 1, layer="1"))
+    assert len(found[0].unique()) > 1
+    one = nn.Sequential(nn.Conv2d(2, 3, 8), nn.Flatten(), nn.Linear(3, 2)).double()
+    assert float(grad_cam(one, images(), 1).std((1, 2)).max()) < 1e-6
 
 
 class Aside(nn.Module):
@@ -166,10 +263,11 @@ def test_what_has_no_map_is_refused() -> None:
         assert "\n" not in str(error.value)
 
     flat = nn.Sequential(nn.Flatten(), nn.Linear(128, 3)).double()
-    refused("Sequential has no convolution, so it has no maps", model=flat)
+    refused("Sequential runs no convolution on these images, so it has no maps", model=flat)
     idle = Tiny().double()
     idle.forward = lambda x: idle.fc(x.mean((1, 2))[:, :5])
-    refused("runs none of its convolutions", model=idle)
+    refused("Tiny runs no convolution on these images", model=idle)
+    refused("Tiny does not run this layer in a forward pass; name another", layer="idle")
     refused("do not depend on the layer's maps", model=Aside().double())
     refused("do not depend on the layer's maps", model=Aside().double().requires_grad_(False))
     refused(r"images have shape \(2, 8, 8\)", images()[0])

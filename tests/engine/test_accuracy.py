@@ -9,10 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 import evenly
 from evenly.data import Data
-from evenly.engine import measure
+from evenly.data.samplers import GroupBalanced, ProgressiveExpansion, Upsample
+from evenly.engine import Fit, measure
+from evenly.engine.accuracy import intervals, usage, wilson
+from evenly.engine.run import Run
 from evenly.errors import EvenlyError
 
 
@@ -141,3 +145,115 @@ def test_what_is_reported_of_a_split():
     }
     plain = Data(train=(x[:4], labels[:4]))
     assert measure(outputs, plain.train, plain) == {key: row[key] for key in ("accuracy", "loss", "worst_class")}
+
+
+def test_intervals_are_wilsons_and_none_of_nothing():
+    """Against scipy's, of every group that has an example."""
+    found = intervals([0.75, None, 1.0, 0.0, None, 0.5], [8, 0, 5, 3, 4, 0])
+    for got, (right, n) in zip([found[0], *found[2:4]], [(6, 8), (5, 5), (0, 3)], strict=True):
+        other = binomtest(right, n).proportion_ci(0.95, method="wilson")
+        assert got == pytest.approx([other.low, other.high], abs=1e-12)
+    assert found[1] is found[4] is found[5] is None
+    assert wilson(6, 8, level=0.99)[0] < found[0][0]
+
+
+def grouped(overlapping=False):
+    groups = torch.tensor([0] * 7 + [1] * 3 + [3] * 2)
+    bits = torch.stack([groups == 0, torch.arange(12) % 2 == 0], 1)
+    x, y = torch.randn(12, 3, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 2
+    apart = {"evaluation_groups": bits} if overlapping else {}
+    return Data(train=evenly.Split(x, y, groups, name="train", **apart))
+
+
+def test_where_examples_came_from_by_hand():
+    shown = torch.tensor([0, 2, 1, 0, 0, 0, 4, 3, 3, 0, 0, 0])
+    assert usage(shown, grouped()) == {
+        "examples": 5, "shown": 13, "groups": [3, 2, 0, 0], "groups_shown": [7, 6, 0, 0],
+    }  # fmt: skip
+    # of overlapping groups an example counts in each
+    assert usage(shown, grouped(True)) == {"examples": 5, "shown": 13, "groups": [3, 3], "groups_shown": [7, 8]}
+    plain = Data(train=(torch.zeros(12, 1), torch.arange(12) % 2))
+    assert usage(shown, plain) == {"examples": 5, "shown": 13}
+
+
+class Watched(torch.nn.Module):
+    """Remembers which examples it was trained on: the first number of each says which it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = torch.nn.Linear(1, 2), []
+
+    def forward(self, x):
+        if self.training:
+            self.seen += x[:, 0].long().tolist()
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "settings", "cost"),
+    [
+        (None, {}, 1),
+        (Upsample([3, 5], 12, 3, seed=2), {}, 1),
+        (ProgressiveExpansion([0] * 7 + [1] * 3 + [2] * 2, 1, 1, 2, seed=2), {}, 1),
+        (GroupBalanced([0] * 7 + [1] * 3 + [2] * 2, seed=2), {}, 1),
+        (GroupBalanced([0] * 7 + [1] * 3 + [2] * 2, seed=2), {"batch_size": None}, 1),
+        (None, {"budget": 29.0}, 1),
+        (Upsample([3, 5], 12, 3, seed=2), {"optimizer": "sam"}, 2),
+    ],
+    ids=["everything", "upsampled", "expanding", "balanced", "full batch", "budget within an epoch", "sam"],
+)
+def test_what_was_shown_is_what_the_network_saw(sampler, settings, cost):
+    data = Data(train=(torch.arange(12.0)[:, None], torch.arange(12) % 2))
+    network = Watched()
+    run = Fit(**{"epochs": 4, "optimizer": "sgd", "batch_size": 5, "seed": 2} | settings)(
+        network, data, sampler=sampler
+    )
+    seen = torch.bincount(torch.tensor(network.seen), minlength=12) // cost  # SAM looks twice
+    assert torch.equal(run.shown, seen)
+    assert run.selected_cost == run.cost == cost * int(seen.sum())
+
+
+def test_only_what_led_to_the_weights_kept_counts():
+    """The best epoch is the second of three: what came later is not theirs, of the examples or of the cost."""
+    groups = torch.tensor([0] * 7 + [1] * 5)
+    data = Data(
+        train=(torch.arange(12.0)[:, None], torch.arange(12) % 2),
+        validation=(torch.zeros(4, 1), torch.tensor([0, 1, 0, 1])),
+    )
+    expanding = ProgressiveExpansion(groups, 1, 1, 1, seed=0)
+    outputs = iter([[0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 0, 0]])
+
+    class Scripted(Watched):
+        def forward(self, x):
+            return super().forward(x) if self.training else 9.0 * logits(next(outputs)).float() + 0 * self.layer(x)
+
+    run = Fit(3, "sgd", batch_size=5, select="average", spent=7.0)(Scripted(), data, sampler=expanding)
+    assert run.selected_epoch == 2
+    expanding.set_epoch(0)
+    first = torch.bincount(expanding.members(), minlength=12)
+    expanding.set_epoch(1)
+    assert torch.equal(run.shown, first + torch.bincount(expanding.members(), minlength=12))
+    assert (run.selected_cost, run.cost) == (7 + 10 + 11, 7 + 10 + 11 + 12)
+
+
+def test_what_a_method_does_after_its_epochs_is_in_the_cost_of_its_weights():
+    history = [{"epoch": 1, "cost": 10.0}, {"epoch": 2, "cost": 20.0}, {"epoch": 3, "cost": 30.0}]
+    assert Run(torch.nn.Identity(), history, 34.0, "average", 2).selected_cost == 24
+    assert Run(torch.nn.Identity(), history, 30.0, "last", 3).selected_cost == 30
+    assert Run(torch.nn.Identity(), [], 5.0, "last", 0).selected_cost == 5
+
+
+def test_results_tell_of_intervals_use_and_full_epochs(tmp_path):
+    settings = {"epochs": 11, "warmup_epochs": 2, "every": 1, "batch_size": 32, "lr": 0.3, "weight_decay": 0.0}
+    run, again = (
+        evenly.train(None, "shortcut-digits", "pde", decay=1.0, out=tmp_path / "run", **settings) for _ in range(2)
+    )
+    assert run.selected_epoch < len(run.history)
+    found, sizes = run.results, [row["examples"] for row in run.history[: run.selected_epoch]]
+    assert found["selected_after_epochs"] == pytest.approx(sum(sizes) / 1000)
+    assert (found["used"]["examples"], found["used"]["shown"]) == (sizes[-1], sum(sizes))
+    assert sum(found["used"]["groups"]) == sizes[-1]
+    test = found["test"]
+    assert test["group_intervals"] == intervals(test["groups"], test["group_counts"])
+    assert torch.equal(again.shown, run.shown)  # counted anew from a folder that keeps none of it
+    assert again.results["used"] == found["used"]

@@ -27,6 +27,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "quantile": {"separating_epoch": 2, "above": 0.7},
     "upweight": {"separating_epoch": 2, "factor": 3},
     "group_dro": {"step_size": 0.2, "C": 0.5},
+    "jtt": {"separating_epoch": 1, "factor": 4},
+    "lff": {"average": 0.5},
+    "eiil": {"separating_epoch": 2, "step_size": 0.2, "C": 0.5},
+    "dfr": {"draws": 3},
 }
 
 

@@ -151,16 +151,48 @@ def test_the_cost_is_what_was_computed(watch: Any, engine: Any, method: str, opt
     assert sum(row["examples"] for row in run.history) * (2 if optimizer == "sam" else 1) <= shown
 
 
-@pytest.mark.parametrize("method", ["erm", "pde", "subsample"])
+@pytest.mark.parametrize("method", ["erm", "pde", "subsample", "lff", "dfr"])
 def test_no_example_is_repeated_in_an_epoch(watch: Any, engine: Any, method: str) -> None:
     _, seen, data = watch(method, engine())
     assert len(seen.epochs) == 4
     for epoch in seen.epochs:
-        assert set(epoch.values()) == {1}
-        assert method != "erm" or sorted(epoch) == list(range(len(data.train)))
+        assert set(epoch.values()) == {2 if method == "lff" else 1}  # once by each of its networks
+        assert method in ("pde", "subsample") or sorted(epoch) == list(range(len(data.train)))
 
 
-@pytest.mark.parametrize("method", ["erm", "pde", "subsample", "group_dro"])
+@pytest.mark.parametrize("optimizer", ["adam", "asam"])
+@each_method
+def test_combines_with_the_other_optimizers(train: Any, tiny: Any, net: Any, method: str, optimizer: str) -> None:
+    model = net()
+    run = train(tiny(held_out=False), method, optimizer, model=model, lr=0.01, epochs=2)
+    start = model.state_dict()
+    for key, value in run.model.named_parameters():
+        assert bool(torch.isfinite(value).all())
+        assert key == "0.bias" or not torch.equal(value, start[key])  # batch normalisation takes that bias out again
+
+
+@each_method
+def test_a_group_without_validation_examples_is_measured_as_absent(train: Any, tiny: Any, method: str) -> None:
+    data = tiny()
+    seen = data.validation.groups != 1
+    data.validation = Split(*(part[seen] for part in (data.validation.inputs, data.validation.labels)),
+                            data.validation.groups[seen], name="validation")  # fmt: skip
+    run = train(data, method, select="worst-class")
+    measured = run.history[run.selected_epoch - 1]["validation"]
+    assert [value is None for value in measured["groups"]] == [False, True, False, False]
+    assert measured["worst_group"] == min(value for value in measured["groups"] if value is not None)
+    with pytest.raises(evenly.EvenlyError, match="has no validation example, so select 'worst-group' cannot"):
+        train(data, method, select="worst-group")
+
+
+def test_the_model_of_a_run_is_the_plain_network(train: Any, tiny: Any, net: Any) -> None:
+    for method in METHODS:
+        assert [name for name, _ in train(tiny(), method).model.named_parameters()] == [
+            name for name, _ in net().named_parameters()
+        ]
+
+
+@pytest.mark.parametrize("method", ["erm", "pde", "subsample", "group_dro", "reweight", "lff", "dfr"])
 def test_group_counts_of_every_epoch_do_not_depend_on_the_order_of_storage(
     watch: Any, engine: Any, method: str
 ) -> None:
@@ -219,15 +251,34 @@ def test_a_dataset_gives_the_bits_of_tensors_in_memory(train: Any, tiny: Any, me
 def test_the_selection_says_which_examples_and_how_often(watch: Any, engine: Any, tmp_path: Path, method: str) -> None:
     run, seen, data = watch(method, engine())
     if run.selection is None:
-        assert method in ("erm", "group_dro")
+        assert method in ("erm", "group_dro", "reweight", "lff")
         return
     run.selection.save(tmp_path / "selection.npz")
     with np.load(tmp_path / "selection.npz", allow_pickle=False) as saved:
         times = dict(zip(saved["indices"].tolist(), saved["times"].tolist(), strict=True))
         assert str(saved["why"])
     everything = dict.fromkeys(range(len(data.train)), 1)
+    if method == "eiil":  # draws its groups equally often, the others as it comes
+        assert times
+        assert {i: seen.epochs[-1][i] for i in times} == times
+        return
     whole = method not in ("pde", "subsample")  # the others show the rest as well, once
     assert seen.epochs[-1] == ({**everything, **times} if whole else times)
+
+
+def test_each_has_a_control_that_costs_the_same(tiny: Any, net: Any, options: Any) -> None:
+    methods = ["reweight", "lff", "eiil", "dfr", "jtt"]
+    plan = {key: value for key, value in PLAN.items() if key != "rho"}
+    table = evenly.compare(net, tiny(), methods, seeds=1, options={m: options.get(m, {}) for m in methods}, **plan)
+    rows = {row["arm"]: row for row in table.rows}
+    for method in methods:
+        row = rows[f"{method}+sgd"]
+        control = rows[row["control"]]
+        assert control["method"] == METHODS[method].control
+        assert control["optimizer"] == "sgd"
+        assert row["cost"] <= control["cost"] < row["cost"] + 17
+    assert rows["lff+sgd"]["cost_multiple"] == 2
+    assert rows["reweight+sgd"]["control"] == "erm+sgd"
 
 
 @each_method

@@ -43,6 +43,25 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "count below nothing": ("random_upsample", {"count": -1}, "count -1 cannot be drawn"),
     "step size": ("group_dro", {"step_size": 0.0}, "step_size 0.0 never moves"),
     "C": ("group_dro", {"C": -1.0}, "C -1.0 would favour large groups"),
+    "identified after the end": ("jtt", {"separating_epoch": 5}, r"separating_epoch 5 .*; give 1\.\.4"),
+    "no upsampling": ("jtt", {"factor": 0}, "factor 0 cannot be used"),
+    "reference after the end": ("eiil", {"separating_epoch": 5}, r"separating_epoch 5 .*; give 1\.\.4"),
+    "step size of environments": ("eiil", {"step_size": 0}, "step_size 0 never moves"),
+    "C of environments": ("eiil", {"C": -1}, "C -1 would favour large groups"),
+    "no generalised cross-entropy": ("lff", {"q": 0.0}, r"q 0.0 is outside .*; give a number in \(0, 1\]"),
+    "more than generalised": ("lff", {"q": 1.5}, r"q 1.5 is outside"),
+    "only the past": ("lff", {"average": 1.0}, r"average 1.0 leaves .*; give a number in \[0, 1\)"),
+    "no draw": ("dfr", {"draws": 0}, "draws 0 fit no last layer; give a whole number from 1"),
+    "drawn from where": ("dfr", {"on": "test"}, "on 'test' cannot be used; give 'train' or 'validation'"),
+    "patience with nothing to wait for": ("pde", {"patience": 3}, "patience 3 has no .* metric .*; give select"),
+    "no patience": ("pde", {"patience": 0, "select": "average"}, "patience 0 leaves nothing to do"),
+    "inferring what": (
+        "pde",
+        {"groups": "infer", "infer": "jtt"},
+        "infer 'jtt' cannot be used; give 'useful' or 'eiil'",
+    ),
+    "inferring unasked": ("pde", {"infer": "eiil"}, "infer 'eiil' is how groups are inferred; give groups='infer'"),
+    "groups of what kind": ("pde", {"groups": "guess"}, "groups 'guess' cannot be used; give 'given' or 'infer'"),
     "a misspelt option": ("pde", {"warmup_epoch": 2}, "no .*option of pde is called 'warmup_epoch'; .*'warmup_epochs'"),
     "another method's option": ("erm", {"factor": 2}, "no .*option of erm is called 'factor'"),
     "a misspelt method": ("usefull", {}, "no method is called 'usefull'; did you mean 'useful'"),
@@ -61,17 +80,20 @@ def test_refuses_before_training(tiny: Any, case: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("method", ["pde", "subsample", "group_dro"])
+@pytest.mark.parametrize("method", ["pde", "subsample", "group_dro", "reweight", "dfr"])
 def test_groups_are_asked_for_where_needed(tiny: Any, method: str) -> None:
     split = tiny().train
-    with pytest.raises(EvenlyError, match=f"{method} needs groups and the data has none"):
+    with pytest.raises(EvenlyError, match=f"{method} needs groups and the data has none; .*groups='infer'"):
         evenly.train("mlp", (split.inputs, split.labels), method, epochs=4)
     overlapping = torch.nn.functional.one_hot(split.groups).bool()
     with pytest.raises(EvenlyError, match=f"{method} needs one group per example and the groups overlap"):
         evenly.train("mlp", (split.inputs, split.labels, overlapping), method, epochs=4)
 
 
-@pytest.mark.parametrize("method", ["erm", "useful", "misclassification", "quantile", "upweight", "random_upsample"])
+@pytest.mark.parametrize(
+    "method",
+    ["erm", "useful", "misclassification", "quantile", "upweight", "random_upsample", "jtt", "lff", "eiil"],
+)
 def test_the_others_do_without_groups_and_with_overlapping_ones(tiny: Any, method: str) -> None:
     split = tiny().train
     for groups in ([], [torch.nn.functional.one_hot(split.groups).bool()]):
@@ -85,7 +107,7 @@ def test_a_class_of_one_example_is_refused_before_the_early_stage(tiny: Any, met
         evenly.train("mlp", data, method, epochs=4)
 
 
-@pytest.mark.parametrize("method", ["misclassification", "quantile"])
+@pytest.mark.parametrize("method", ["misclassification", "quantile", "jtt", "lff", "eiil"])
 def test_what_makes_no_clusters_takes_a_class_of_one_example(tiny: Any, method: str) -> None:
     assert evenly.train("mlp", tiny([0] * 9 + [3]), method, epochs=2).history
 
@@ -103,6 +125,25 @@ def test_features_of_a_network_without_linear_layers_are_refused_before_training
 
     with pytest.raises(EvenlyError, match=r"Scale has no linear layer .*; use its outputs instead"):
         evenly.train(Scale, data, "useful", epochs=4, on="features")
+    with pytest.raises(EvenlyError, match="Scale has no linear layer"):
+        evenly.train(Scale, data, "dfr", epochs=4)
+
+
+def test_a_last_layer_needs_a_network_that_ends_in_one_and_examples_of_every_class(tiny: Any) -> None:
+    data = tiny(observe=never)
+    with pytest.raises(
+        EvenlyError, match=r"Sequential does not end in a linear layer .*; let its last nn.Linear return"
+    ):
+        evenly.train(lambda: nn.Sequential(nn.Linear(5, 2), nn.Tanh()), data, "dfr", epochs=4)
+    with pytest.raises(EvenlyError, match=r"on 'validation' needs a validation set .*; use on='train'"):
+        evenly.train("mlp", tiny(held_out=False), "dfr", epochs=4, on="validation")
+    keep = data.validation.labels == 0
+    parts = (part[keep] for part in (data.validation.inputs, data.validation.labels, data.validation.groups))
+    with pytest.raises(EvenlyError, match=r"class 1 has no validation example .*; use on='train'"):
+        evenly.train("mlp", evenly.Data(data.train, tuple(parts)), "dfr", epochs=4, on="validation")
+    mixed = evenly.Data((data.train.inputs, data.train.labels, torch.arange(60).clamp(max=1)))
+    with pytest.raises(EvenlyError, match=r"draw of 2 examples holds none of class \d; make the groups of one class"):
+        evenly.train("mlp", mixed, "dfr", epochs=1, draws=60)
 
 
 def test_a_method_called_directly_checks_its_options(tiny: Any, engine: Any, linear: Any) -> None:

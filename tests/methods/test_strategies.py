@@ -21,7 +21,7 @@ from evenly.methods import METHODS
 from evenly.methods.misclassification import misclassified
 from evenly.methods.quantile import above_quantile
 
-EARLY = ("useful", "misclassification", "quantile", "upweight")
+EARLY = ("useful", "misclassification", "quantile", "upweight", "jtt")
 
 
 def logistic(row: list[float], label: int) -> float:
@@ -46,6 +46,7 @@ CHOSEN: dict[str, Callable[[Tensor, Tensor], list[int]]] = {
     "misclassification": wrong,
     "quantile": costlier_half,
     "upweight": lambda logits, labels: hard_examples(logits, labels, seed=5).tolist(),
+    "jtt": wrong,
 }
 
 
@@ -118,7 +119,7 @@ def test_upweighting_shows_every_example_once_and_bills_the_early_stage(
     assert run.selection.factor == 1
 
 
-@pytest.mark.parametrize("method", ["misclassification", "quantile"])
+@pytest.mark.parametrize("method", ["misclassification", "quantile", "jtt"])
 def test_the_others_repeat_what_they_chose(watch: Any, engine: Any, method: str) -> None:
     run, seen, _ = watch(method, engine(), separating_epoch=1, factor=4)
     chosen = set(run.selection.indices.tolist())
@@ -222,7 +223,7 @@ def test_clusters_that_cost_the_same_are_told_apart_alike_in_every_order() -> No
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [*((name, {}) for name in EARLY), ("useful", {"on": "logits"}), ("useful", {"on": "features"})],
+    [*((name, {}) for name in (*EARLY, "eiil")), ("useful", {"on": "logits"}), ("useful", {"on": "features"})],
 )
 def test_a_whole_run_chooses_the_same_in_any_order(
     tiny: Any, engine: Any, linear: Any, method: str, options: dict[str, str]
@@ -282,7 +283,7 @@ def test_each_has_a_control_of_equal_cost(tiny: Any, net: Any) -> None:
         assert other == "erm" or control["chosen"] == row["chosen"] > 0
 
 
-@pytest.mark.parametrize("method", ["useful", "misclassification", "quantile", "upweight"])
+@pytest.mark.parametrize("method", ["useful", "misclassification", "quantile", "upweight", "jtt", "eiil"])
 def test_what_was_chosen_stays_chosen_where_a_run_goes_on(method, tmp_path, monkeypatch):
     """Other hardware rounds otherwise and might choose others: the choice is kept, not made again."""
     data = evenly.data.load("partial-digits", seed=0)

@@ -198,7 +198,7 @@ def changed(**changes: Any) -> State:
     [
         (
             changed(hidden_weight=None),
-            "w.pt lacks hidden.weight; choose the model it was saved from, or pass strict=Fal",
+            r"w.pt lacks hidden.weight; choose the model it was saved from \(in Python strict=False takes what fits\)",
         ),
         (changed(extra_weight=torch.zeros(1)), "w.pt has, and the model lacks, extra.weight; choose the model"),
         (

@@ -44,7 +44,7 @@ def measured(level: float, seed: int, groups: int) -> dict[str, Any]:
         row |= {
             "worst_group": accuracy - 0.1,
             "train_weighted": accuracy + 0.01,
-            "groups": [accuracy - 0.1 + 0.05 * g for g in range(groups - 1)] + [None],
+            "groups": [min(accuracy - 0.1 + 0.05 * g, 1.0) for g in range(groups - 1)] + [None],
             "group_counts": [10] * (groups - 1) + [0],
         }
     return row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
@@ -63,6 +64,58 @@ def test_every_section_is_there_and_names_stay_text(page):
     assert "10 or more" in text
 
 
+def test_two_models_are_compared_first_and_then_told_under_their_names(page, audits):
+    short = html.unescape(re.search(r'<section id="short".*?</section>', page.read_text(), re.DOTALL)[0])
+    first, second = audits[0].compared(audits[1])
+    places = [short.index(each) for each in (
+        first, second, "<h3>model 0</h3>", audits[0].verdict()[0], "<h3>model 1</h3>", audits[1].verdict()[0]
+    )]  # fmt: skip
+    assert places == sorted(places)
+
+
+def test_what_a_reader_may_not_know_is_said_where_it_stands(page, audits, tmp_path):
+    text = html.unescape(page.read_text())
+    for said in (
+        "twice the area between a curve and the diagonal",
+        "phantom weights are those of the network after SAM's step uphill",
+        "share of directions in the space of weights",
+        "red where the image speaks for that class, blue where it does not",
+        "Fisher's exact test",
+        "it says where to look, not what is wrong",
+    ):
+        assert said in text
+    without = dataclasses.replace(audits[0], rho=0.0)
+    without.report(tmp_path / "none.html")
+    assert "at SAM's phantom" not in html.unescape((tmp_path / "none.html").read_text())
+
+
+def test_clusters_are_not_coloured_as_failures_and_groups_are(tmp_path):
+    torch.manual_seed(0)
+    x, y = torch.randn(400, 5), torch.arange(400) % 2
+    model = nn.Linear(5, 2)
+    model.bias.data[0] += 1.5
+    for data, coloured in ((Data(train=(x, y)), False), (Data(train=(x, y, y)), True)):
+        audit(model, data, top=0, samples=20).report(tmp_path / "a.html")
+        text = (tmp_path / "a.html").read_text()
+        assert ('class="lowered"' in text) == coloured
+        assert ("that they differ is to be expected" in text) != coloured
+
+
+def test_hardest_images_that_are_read_one_by_one_are_named_by_their_file(tmp_path):
+    class Files(torch.utils.data.Dataset):
+        files = tuple(f"cat/{i}<b>.png" for i in range(40))
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, i):
+            return torch.full((3, 8, 8), i / 40), i % 2
+
+    found = audit(network(), Data(train=Files()), top=0, samples=20)
+    found.report(tmp_path / "a.html")
+    assert f"cat/{int(found.hardest[0])}&lt;b&gt;.png" in (tmp_path / "a.html").read_text()
+
+
 def test_a_page_of_one_model_has_no_names_in_its_columns(audits, tmp_path):
     audits[0].report(tmp_path / "one.html")
     heads = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', (tmp_path / "one.html").read_text())
@@ -72,7 +125,7 @@ def test_a_page_of_one_model_has_no_names_in_its_columns(audits, tmp_path):
 
 def test_models_of_different_data_are_not_set_side_by_side(audits, tmp_path):
     for data in (images(n=80), images(seed=1)):
-        with pytest.raises(EvenlyError, match=r"of different data, .*; give two models on the same"):
+        with pytest.raises(EvenlyError, match="of different data; give two models on the same"):
             audits[0].report(tmp_path / "two.html", against=audit(network(), data, top=0, samples=20))
     elsewhere = audit(network(), images(), split="validation", top=0, samples=20)
     with pytest.raises(EvenlyError, match="different splits, test and validation; judge both on one"):
@@ -147,6 +200,25 @@ def test_tables_sort_images_load_and_nothing_fails(page, tmp_path):
     assert found["images"] > 40
     assert found["links"]
     assert all(found["links"])
+
+
+NARROW = """
+const boxes = Array.from(document.querySelectorAll(".scroll"));
+document.body.dataset.found = JSON.stringify({
+  page: document.documentElement.scrollWidth, screen: window.innerWidth,
+  inside: boxes.every(box => box.getBoundingClientRect().right <= window.innerWidth + 1),
+  scrolling: boxes.filter(box => box.scrollWidth > box.clientWidth).length});
+"""
+
+
+@browser
+def test_on_a_narrow_screen_tables_scroll_inside_their_box(page, tmp_path):
+    dom = in_browser(page, tmp_path, NARROW, "--window-size=500,900")
+    found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', dom)[1]))
+    assert found["screen"] <= 500
+    assert found["page"] <= found["screen"]
+    assert found["inside"]
+    assert found["scrolling"] > 0
 
 
 CONTRAST = """

@@ -60,7 +60,9 @@ def npz(path: str | Path, seed: int = 0) -> Data:
         for name in SPLITS
         if name == "train" or (split == name).any()
     }
-    return Data(**parts, name=path.stem, options={"file": path.name})
+    return Data(
+        **parts, name=path.stem, options={"folder": str(path.parent.resolve()), "file": path.name, "seed": seed}
+    )
 
 
 def _check_classes(y: np.ndarray, split: np.ndarray, path: Path, *, drawn: bool) -> None:

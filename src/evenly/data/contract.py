@@ -1,6 +1,7 @@
 """The one contract for a data set: inputs, labels, groups and attributes in up to three splits.
 
-Inputs are a tensor held in memory (uint8 images stay uint8) or any `torch.utils.data.Dataset` that returns ``(x, y)``.
+Inputs are a tensor held in memory (uint8 images stay uint8), any `torch.utils.data.Dataset` that returns ``(x, y)``, or
+`Texts`, which the model's own encoder turns into numbers before training.
 Groups and attributes are arrays beside the inputs, in the same order. Nothing assumes that storage is sorted.
 """
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from evenly.data.texts import Texts
 from evenly.errors import EvenlyError
 
 MOST_GROUPS = 100_000
@@ -26,10 +28,13 @@ class Split:
     """One split: ``inputs`` (N, ...) or a Dataset, ``labels`` (N,) in 0..K-1, ``groups`` (N,) or boolean (N, G).
 
     Args:
-        inputs: a tensor, an array (float64 arrays become float32) or a Dataset of ``(x, y)``.
+        inputs: a tensor, an array (float64 arrays become float32), a Dataset of ``(x, y)`` or `Texts`.
         labels: (N,) integers. May be left out for a Dataset, which is then read through once to collect them.
         groups: (N,) integers from 0, or boolean (N, G) where groups overlap (these serve evaluation only).
         attributes: integer (N,) columns by name.
+        evaluation_groups: what accuracy is measured by where that is not `groups`, in the same form: the 16 overlapping
+            groups of CivilComments, say, beside the 512 distinct ones that a method can balance.
+        texts: (N,) what the inputs were before they were turned into numbers; shown on pages.
     """
 
     def __init__(
@@ -40,18 +45,22 @@ class Split:
         attributes: Mapping[str, Any] | None = None,
         *,
         name: str = "train",
+        evaluation_groups: Any = None,
+        texts: Sequence[str] | None = None,
     ) -> None:
         self.name = name
-        self.inputs: Tensor | Dataset[Any] = _as_inputs(inputs, name)
+        self.inputs: Tensor | Dataset[Any] | Texts = _as_inputs(inputs, name)
         count = len(self.inputs)
         if count == 0:
             raise EvenlyError(f"the {name} set is empty; give it at least one example")
         if labels is None:
-            if isinstance(self.inputs, Tensor):
+            if isinstance(self.inputs, Tensor | Texts):
                 raise EvenlyError(f"the {name} set has inputs but no labels; give labels of shape ({count},)")
             labels = _labels_of(self.inputs)
         self.labels = _as_integers(labels, f"{name} labels", count)
         self.groups = None if groups is None else _as_groups(groups, name, count)
+        self.evaluation_groups = None if evaluation_groups is None else _as_groups(evaluation_groups, name, count)
+        self.texts = self.inputs.texts if isinstance(self.inputs, Texts) else texts
         self.attributes = {
             key: _as_integers(column, f"{name} attribute {key!r}", count) for key, column in (attributes or {}).items()
         }
@@ -65,18 +74,26 @@ class Split:
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
+        """The shape of one input; () of texts."""
+        if isinstance(self.inputs, Texts):
+            return ()
         if isinstance(self.inputs, Tensor):
             return tuple(self.inputs.shape[1:])
         return tuple(torch.as_tensor(self.inputs[0][0]).shape)
 
+    @property
+    def measured_groups(self) -> Tensor | None:
+        """What accuracy is measured by: the evaluation groups where there are any, else the groups."""
+        return self.groups if self.evaluation_groups is None else self.evaluation_groups
+
     def to(self, device: torch.device) -> Split:
         """This split with its in-memory tensors on a device; a Dataset stays where it is."""
         moved = object.__new__(Split)
-        moved.name, moved.attributes = self.name, self.attributes
+        moved.name, moved.attributes, moved.texts = self.name, self.attributes, self.texts
         moved.inputs = self.inputs.to(device) if isinstance(self.inputs, Tensor) else self.inputs
         moved.labels = self.labels.to(device)
         moved.groups = None if self.groups is None else self.groups.to(device)
+        moved.evaluation_groups = None if self.evaluation_groups is None else self.evaluation_groups.to(device)
         return moved
 
 
@@ -88,7 +105,7 @@ class Data:
         train, validation, test: the splits; only `train` is needed to train, `test` to report.
         name: how reports call it.
         about: what it is, in a sentence or two, for those who read a report.
-        class_names, group_names: how reports call label k and group g.
+        class_names, group_names, evaluation_group_names: how reports call label k and group g.
         observe: called with the network after every epoch; what it returns goes into the metrics
             (the patch law reports alignments with its planted directions).
         recipe: settings of `evenly.train` that suit this data, used where the user gives none; those of
@@ -103,6 +120,7 @@ class Data:
     about: str = ""
     class_names: Sequence[str] | None = None
     group_names: Sequence[str] | None = None
+    evaluation_group_names: Sequence[str] | None = field(default=None, kw_only=True)
     observe: Callable[[nn.Module], dict[str, float]] | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -126,16 +144,18 @@ class Data:
                     f"{split.name} label {int(split.labels[unseen][0])} never occurs in training "
                     f"(classes 0..{self.classes - 1}); remove these examples or add the class to the training set"
                 )
-            if split.example_shape != self.train.example_shape and isinstance(split.inputs, Tensor):
+            if split.example_shape != self.train.example_shape and isinstance(split.inputs, Tensor | Texts):
                 raise EvenlyError(
                     f"{split.name} inputs have shape {split.example_shape}, training inputs {self.train.example_shape};"
                     " bring them to one shape"
                 )
-            if _kind(split.groups) != _kind(self.train.groups):
-                raise EvenlyError(f"groups are given for one of train and {split.name} only; give both or neither")
+            for given, what in (("groups", "groups"), ("evaluation_groups", "evaluation groups")):
+                if _kind(getattr(split, given)) != _kind(getattr(self.train, given)):
+                    raise EvenlyError(f"{what} are given for one of train and {split.name} only; give both or neither")
         for names, count, what in (
             (self.class_names, self.classes, "class"),
             (self.group_names, self.group_count, "group"),
+            (self.evaluation_group_names, self._count("evaluation_groups"), "evaluation group"),
         ):
             if names is not None and (len(names) < count or (what == "class" and len(names) > count)):
                 raise EvenlyError(f"{len(names)} {what} names for {count}; give one name for each")
@@ -153,12 +173,20 @@ class Data:
     @property
     def group_count(self) -> int:
         """The number of groups over all splits; 0 where there are none."""
-        counts = [
-            split.groups.shape[1] if split.groups.dtype == torch.bool else int(split.groups.max()) + 1
-            for split in self.splits.values()
-            if split.groups is not None
-        ]
-        return max([*counts, len(self.group_names or ())] if counts else [0])
+        return self._count("groups", self.group_names)
+
+    @property
+    def measured_names(self) -> list[str]:
+        """How the groups that accuracy is measured by are called; [] where there are none."""
+        apart = self.train.evaluation_groups is not None
+        names = self.evaluation_group_names if apart else self.group_names
+        count = self._count("evaluation_groups" if apart else "groups", names)
+        return [str(names[g]) if names else f"group {g}" for g in range(count)]
+
+    def _count(self, which: str, names: Sequence[str] | None = None) -> int:
+        given = [groups for split in self.splits.values() if (groups := getattr(split, which)) is not None]
+        counts = [groups.shape[1] if groups.dtype == torch.bool else int(groups.max()) + 1 for groups in given]
+        return max([*counts, len(names or ())] if counts else [0])
 
     def fingerprint(self) -> str:
         """Sixteen hex digits that change when any input, label or group does.
@@ -170,7 +198,7 @@ class Data:
             digest.update(name.encode())
             if callable(own := getattr(split.inputs, "fingerprint", None)):
                 digest.update(str(own()).encode())
-            for array in (split.inputs, split.labels, split.groups):
+            for array in (split.inputs, split.labels, split.groups, split.evaluation_groups):
                 if isinstance(array, Tensor):
                     digest.update(str((array.dtype, tuple(array.shape))).encode())
                     digest.update(array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -215,7 +243,8 @@ def _as_inputs(inputs: Any, name: str) -> Any:
         return inputs
     if isinstance(inputs, list | tuple | str) or not hasattr(inputs, "__getitem__") or not hasattr(inputs, "__len__"):
         raise EvenlyError(
-            f"the {name} inputs are a {type(inputs).__name__}; give a tensor, an array or a Dataset with a length"
+            f"the {name} inputs are a {type(inputs).__name__}; give a tensor, an array, a Dataset with a length, or "
+            "evenly.Texts of strings"
         )
     return inputs
 
@@ -224,7 +253,15 @@ def _labels_of(dataset: Any) -> Tensor:
     targets = getattr(dataset, "targets", None)
     if targets is not None and len(targets) == len(dataset):
         return torch.as_tensor(targets)
-    return torch.tensor([int(dataset[i][1]) for i in range(len(dataset))])
+    return torch.tensor([_label_of(dataset, i) for i in range(len(dataset))])
+
+
+def _label_of(dataset: Any, i: int) -> int:
+    try:
+        return int(dataset[i][1])
+    except OSError as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise EvenlyError(f"example {i} of the data cannot be read ({said}); mend it, or leave it out") from error
 
 
 def _as_tensor(values: Any, what: str) -> Tensor:

@@ -157,14 +157,16 @@ def spiral(
     """A linear and a spiral feature; each tells the label in training, only the spiral in validation and test."""
     law = SpiralLaw(complexity, a_easy, a_hard, label_noise, gaussian_noise, dropout, noise_on)
     validation = law.clean.sample(1000, seed, "validation", balanced=True)
+    noisy = label_noise or gaussian_noise or dropout
+    but = f", but for the noise on {'each' if noise_on == 'both' else 'the spiral'}" if noisy else ""
     return Data(
         train=law.sample(n, seed, "train"),
         validation=validation,
         test=law.clean.sample(1000, seed, "test", balanced=True),
         name="spiral",
         about=f"Two classes of points in 4 dimensions: two lie on a line, two on a spiral of {complexity:g} degrees. "
-        "In training each of the two features tells the class. In validation and test the spiral does, and the line "
-        "agrees with it on half of the points.",
+        f"In training each of the two features tells the class{but}. In validation and test the spiral does, and "
+        "the line agrees with it on half of the points.",
         class_names=("-1", "+1"),
         group_names=[f"y={y}, line {how}" for y in ("-1", "+1") for how in ("agrees", "does not agree")],
         observe=lambda model: probing_errors(model, validation),

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -22,28 +23,35 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data.contract import Data, Split
-from evenly.diagnose.hessian_spectrum import HessianSpectrum, hessian_spectrum
-from evenly.diagnose.importance import gini_if_any, importance_weights
+from evenly.diagnose.hessian_spectrum import MOST_STEPS, HessianSpectrum, hessian_spectrum
+from evenly.diagnose.importance import check_options, gini_if_any, importance_weights
 from evenly.diagnose.passes import batches, logits_of, part_of
-from evenly.diagnose.probes import Probe, probes, unprobeable, wilson
+from evenly.diagnose.probes import Probe, probes, unprobeable
 from evenly.diagnose.representations import representations
-from evenly.diagnose.samples import in_eval_mode
+from evenly.diagnose.samples import check_model, check_real, in_eval_mode
+from evenly.engine.accuracy import wilson
 from evenly.engine.losses import losses, predictions, single
 from evenly.errors import EvenlyError
+from evenly.models import encoded
 from evenly.randomness import derive
 
 SHOWN = 12
 """Examples shown of the hardest, and of the easiest."""
+FEWEST = 20
+"""Examples that a part of a class must have before it is pointed at."""
+FLAT = 1e-3
+"""Its tolerance: an eigenvalue below this share of the largest is not told from 0."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Right on a share of `n` examples, with its 95% Wilson interval."""
+    """Right on a share of `n` examples, with its 95% Wilson interval; all of one class where it has a `label`."""
 
     name: str
     right: int
     n: int
     loss: float
+    label: int | None = None
 
     @property
     def accuracy(self) -> float:
@@ -60,7 +68,8 @@ class Audit:
 
     Args:
         split: which one, by name, and how often the model is right on it.
-        by: what the groups are: "group", "label and ATTRIBUTE", or "cluster" where the data knows of none.
+        by: what the groups are: "group", "label and ATTRIBUTE", or "cluster" where the data knows of none: two parts of
+            each class in the model's own features.
         labels, predicted, losses: (N,) of every example.
         probes: the probing error of the label and of every attribute, where there are attributes.
         importance, phantom: (M,) importance weights of training examples, at the weights and at SAM's phantom ones.
@@ -112,44 +121,121 @@ class Audit:
             f"(95% interval {low:.1%} to {high:.1%})."
         ]
         if len(self.groups) > 1:
-            said.append(self._of_groups())
+            said += {"group": self._of_groups, "cluster": self._of_parts}.get(self.by, self._of_cells)()
         said += self._of_probes()
         said.append(self._of_importance())
-        if self.spectrum is not None and len(self.spectrum.eigenvalues) > 1:
-            values = self.spectrum.eigenvalues
-            ratio = f", {float(values[0] / values[-1]):.1f} times the {len(values)}th" if values[-1] > 0 else ""
-            said.append(f"The training loss bends most by {float(values[0]):.3g}{ratio}.")
+        if self.spectrum is not None:
+            said.append(_of_curvature(self.spectrum))
         if self.forgetting is not None:
             never = int(torch.isinf(self.forgetting).sum())
             often = int((self.forgetting[torch.isfinite(self.forgetting)] > 0).sum())
             looked = int((~torch.isnan(self.forgetting)).sum())
             said.append(
-                f"Of {looked:,} training examples {often:,} were forgotten at least once and {never:,} "
-                "were never right."
+                f"Of {looked:,} training {'example' if looked == 1 else 'examples'} {_were(often)} forgotten at least "
+                f"once and {_were(never)} never right."
             )
         return said
 
-    def _of_groups(self) -> str:
-        worst, (low, high) = self.worst, self.worst.interval
-        gap = 100 * (self.overall.accuracy - worst.accuracy)
-        what = {"group": "group", "cluster": "cluster"}.get(self.by, self.by)
-        found = f"{worst.name}: {worst.accuracy:.1%} of {worst.n:,} (95% interval {low:.1%} to {high:.1%})"
-        # the worst of many groups is low by chance as well: hold its interval to the number of groups
-        bounded = wilson(worst.right, worst.n, level=1 - 0.05 / len(self.groups))[1]
-        if max(bounded, worst.accuracy) < self.overall.accuracy:
-            reading = "it leans on something that these examples lack"
-            if self.by == "cluster":
-                reading = f"they stand apart in its own {'outputs' if 'features' in self.missing else 'features'}"
-            return f"It fails by {what} on {found}, {gap:.1f} points below its average: {reading}."
-        return f"No {what} is clearly below the average; the lowest is {found}."
+    def _of_groups(self) -> list[str]:
+        """Whether a group of the data is below the average; no cause, as the numbers show none."""
+        failed = [group for group in self.groups if self.below(group, len(self.groups))]
+        if not failed:
+            return [f"No group is clearly below the average; the lowest is {_told(self.worst)}."]
+        worst = min(failed, key=lambda group: (group.accuracy, group.name))
+        are = "is" if len(failed) == 2 else "are"
+        others = f"; {len(failed) - 1} more of {len(self.groups)} groups {are} below it" if len(failed) > 1 else ""
+        return [f"It fails on {_told(worst)}, {self._gap(worst):.1f} points below its average{others}."]
+
+    def _of_cells(self) -> list[str]:
+        """Of label by attribute: a cell worse than the rest of its own class, else a class that is weak as a whole."""
+        for cell in sorted(self.groups, key=lambda each: (each.accuracy, each.name)):
+            rest = self._class(cell.label, leave_out=cell)
+            if rest is None or not self.below(cell, len(self.groups)):
+                continue
+            # the worst of many is low by chance as well
+            if fisher(cell.right, cell.n, rest.right, rest.n) < 0.025 / len(self.groups):
+                return [
+                    f"It fails on {_told(cell)}, {100 * (rest.accuracy - cell.accuracy):.1f} points below the other "
+                    f"{rest.n:,} examples of {rest.name}: it leans on something that these examples lack."
+                ]
+        labels = dict.fromkeys(group.label for group in self.groups)
+        classes = [whole for label in labels if (whole := self._class(label)) is not None]
+        weakest = min(classes, key=lambda each: each.accuracy)
+        if len(classes) > 1 and self.below(weakest, len(classes)):
+            attribute = self.by.removeprefix("label and ")
+            return [
+                f"It is weak on {_told(weakest)}, {self._gap(weakest):.1f} points below its average, "
+                f"and on no {attribute} in it clearly more than on the rest of it."
+            ]
+        return [f"No {self.by} is clearly below the rest of its class; the lowest is {_told(self.worst)}."]
+
+    def _of_parts(self) -> list[str]:
+        """Where to look: a part of a class in the model's own features. These line up with its decisions, so that one
+        part is right less often than the other proves nothing."""
+        parts = [(part, rest) for part in self.groups if (rest := self._class(part.label, leave_out=part)) is not None]
+        lower = [(part, rest) for part, rest in parts if part.n >= FEWEST and part.accuracy < rest.accuracy]
+        if not lower:
+            return []
+        part, rest = min(lower, key=lambda pair: (pair[0].accuracy, pair[0].name))
+        which = "smaller" if part.n < rest.n else "larger" if part.n > rest.n else "one"
+        where = "outputs" if "features" in self.missing else "features"
+        return [
+            f"Within {rest.name}, its {where} fall in two parts; the {which}, {part.n:,} of {part.n + rest.n:,}, is "
+            f"right on {part.accuracy:.1%}, the other on {rest.accuracy:.1%}: look at those."
+        ]
+
+    def _class(self, label: int | None, leave_out: Share | None = None) -> Share | None:
+        """The groups of one class taken together, without one of them; None where none are left."""
+        left = [group for group in self.groups if group.label == label and group is not leave_out]
+        if not left or label is None:
+            return None
+        n = sum(group.n for group in left)
+        loss = sum(group.n * group.loss for group in left) / n
+        return Share(class_names_of(self.data)[label], sum(group.right for group in left), n, loss, label)
+
+    def below(self, share: Share, of: int) -> bool:
+        """Whether a share, one of so many, lies below the average: its exact upper bound at 1 - .025 / of (Clopper and
+        Pearson 1934) does. Wilson's would say so too often of many small groups near 100%."""
+        from scipy.stats import beta
+
+        if share.right == share.n:
+            return False
+        return bool(beta.ppf(1 - 0.025 / of, share.right + 1, share.n - share.right) < self.overall.accuracy)
+
+    def _gap(self, share: Share) -> float:
+        return 100 * (self.overall.accuracy - share.accuracy)
+
+    def compared(self, other: Audit) -> list[str]:
+        """This model against another one on the same examples, in words."""
+        check_pair(self, other)
+        mine, its = (each.predicted == each.labels for each in (self, other))
+        gained, lost = int((mine & ~its).sum()), int((~mine & its).sum())
+        low, high = paired(gained, lost, len(mine))
+        difference = 100 * (gained - lost) / len(mine)
+        sure = "" if low > 0 or high < 0 else ": no clear difference"
+        said = [
+            f"{self.name} is right on {self.overall.accuracy:.1%} of {len(mine):,} {self.split.name} examples, "
+            f"{other.name} on {other.overall.accuracy:.1%}: {difference:+.1f} points (95% interval {100 * low:+.1f} to "
+            f"{100 * high:+.1f}, paired: {_only(gained)} right by the first only, {_only(lost)} by the second only)"
+            f"{sure}."
+        ]
+        if len(self.groups) > 1 and len(other.groups) > 1 and "cluster" not in (self.by, other.by):
+            said.append(
+                f"The lowest {self.by} of the first is {_told(self.worst)}; of the second {_told(other.worst)}."
+            )
+        return said
 
     def _of_importance(self) -> str:
         if not self.importance.any():
             return "It is so sure of the training examples looked at that none of them moves it any more."
         there = gini_if_any(self.phantom)
-        sam = "" if math.isnan(there) else f"; {there:.2f} where SAM with rho {self.rho:g} would take its gradient"
+        sam = (
+            ""
+            if math.isnan(there) or not self.rho
+            else f"; {there:.2f} where SAM with rho {self.rho:g} would take its gradient"
+        )
         return (
-            f"Half of the weight of the training gradient comes from {_half(self.importance):.1%} of the examples "
+            f"Half of the total importance weight is that of {_half(self.importance):.1%} of the training examples "
             f"looked at (Gini {gini_if_any(self.importance):.2f}{sam})."
         )
 
@@ -162,9 +248,14 @@ class Audit:
             f"Its features tell {best.attribute} with an error of {best.error:.1%} (95% interval {best.low:.1%} to "
             f"{best.high:.1%}; guessing {best.chance:.1%})"
         )
+        if not set(self.split.attributes) <= {best.attribute, *best.balanced_over}:
+            said += f" on a set balanced over {_listed(best.balanced_over)} only"
         if label is not None:
             clearly = best.high < label.low
-            said += f", the label with {label.error:.1%} on a set where {best.attribute} does not give it away"
+            apart = f"where {best.attribute} does not give it away"
+            if best.attribute not in label.balanced_over:
+                apart = f"balanced over {_listed(label.balanced_over)} only"
+            said += f", the label with {label.error:.1%} on a set {apart}"
             said += ": the attribute is the easier one to read." if clearly else "."
         else:
             said += "."
@@ -176,7 +267,8 @@ class Audit:
             "name": self.name, "data": self.data.name, "split": self.split.name, "verdict": self.verdict(),
             "overall": _share(self.overall), "by": self.by, "groups": [_share(group) for group in self.groups],
             "probes": {
-                name: {"error": p.error, "low": p.low, "high": p.high, "n": p.n, "chance": p.chance}
+                name: {"error": p.error, "low": p.low, "high": p.high, "n": p.n, "chance": p.chance,
+                       "balanced_over": list(p.balanced_over)}
                 for name, p in self.probes.items()
             },
             "importance": {"gini": _number(gini_if_any(self.importance)),
@@ -201,7 +293,15 @@ class Audit:
         """Write the page, of this audit alone or beside another one."""
         from evenly.report.audit_pages import audit_page
 
-        audit_page([self] if against is None else [self, against], Path(path))
+        if against is not None and not isinstance(against, Audit):
+            raise EvenlyError(
+                f"against is a {type(against).__name__}; give another audit, e.g. evenly.audit(other, data)"
+            )
+        path = Path(path)
+        if path.is_dir() or not path.parent.is_dir():
+            what = "a folder" if path.is_dir() else f"in {path.parent}, which is not there"
+            raise EvenlyError(f"{path} is {what}; give a file to write, e.g. audit.html")
+        audit_page([self] if against is None else [self, against], path)
 
 
 def audit(
@@ -226,12 +326,13 @@ def audit(
         split: which split to judge it on: "test", "validation" or "train"; the first of these that is there.
         rho: SAM's radius, for the phantom importance weights.
         top: eigenvalues of the Hessian; 0 leaves curvature out, which takes the longest.
-        samples: training examples that curvature, importance weights and clusters are taken over at most.
+        samples: training examples that curvature and importance weights are taken over at most.
         forgetting: (M,) scores of the training examples: ``run.record.forgetting.scores`` where `evenly.train` was
             asked to record them, of an `evenly.ForgettingTracker`, or `evenly.forgetting_scores` of a history.
     """
     started = time.perf_counter()
     _check(model, data, split, rho, top, samples)
+    data = encoded(data, model)
     scores = None if forgetting is None else _scores(forgetting, len(data.train))
     judged = data.splits[split or next(part for part in ("test", "validation", "train") if part in data.splits)]
     name = name or type(model).__name__
@@ -252,7 +353,13 @@ def audit(
     progress(0.15, "groups")
     by, members = _groups(model, judged, data, logits, seed, missing)
     groups = [
-        Share(key, int(right[index].sum()), len(index), float(each[index].mean()))
+        Share(
+            key,
+            int(right[index].sum()),
+            len(index),
+            float(each[index].mean()),
+            None if by == "group" else int(labels[index[0]]),
+        )
         for key, index in members.items()
         if len(index)
     ]
@@ -282,28 +389,50 @@ def audit(
     return done
 
 
+def check_settings(rho: Any, top: Any, samples: Any) -> None:
+    """Refuse settings that no model could be looked at by, before anything is read."""
+    check_options(rho)
+    if not isinstance(samples, int) or samples < 1:
+        raise EvenlyError(f"samples {samples} leaves no example to look at; give a whole number from 1")
+    if not isinstance(top, int) or top < 0:
+        raise EvenlyError(f"top {top} is no number of eigenvalues; give a whole number, or 0 to leave curvature out")
+    if top > MOST_STEPS:
+        raise EvenlyError(f"top {top} is more than an audit looks for; give {MOST_STEPS} eigenvalues or fewer")
+
+
 def _check(model: Any, data: Any, split: str | None, rho: float, top: int, samples: int) -> None:
-    if not isinstance(model, nn.Module):
-        raise EvenlyError(f"model is a {type(model).__name__}; give an nn.Module, e.g. run.model")
+    check_settings(rho, top, samples)
+    check_model(model)
     if not isinstance(data, Data):
         raise EvenlyError(f"data is a {type(data).__name__}; give an evenly.Data, e.g. evenly.Data(train=(x, y))")
-    if samples != int(samples) or samples < 1:
-        raise EvenlyError(f"samples {samples} leaves no example to look at; give a whole number from 1")
     if (rho or top) and not any(weight.requires_grad for weight in model.parameters()):
         raise EvenlyError(
             f"{type(model).__name__} has no parameter that requires gradients, so it has neither SAM's phantom weights "
             "nor curvature; set requires_grad, or rho=0 and top=0"
         )
+    size = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    if top > size:
+        raise EvenlyError(f"top {top} exceeds the {size} trainable parameters of {type(model).__name__}; ask for fewer")
+    if rho or top:
+        check_real(model, [name for name, weight in model.named_parameters() if weight.requires_grad])
     if split is not None and split not in data.splits:
         raise EvenlyError(f"there is no {split} split; the data has {', '.join(data.splits)}")
+
+
+def check_pair(one: Audit, other: Audit) -> None:
+    """Refuse to set side by side what was found on different data or splits."""
+    check_same(one.data, other.data)
+    if other.split.name != one.split.name:
+        raise EvenlyError(
+            f"the two audits are of different splits, {one.split.name} and {other.split.name}; judge both on one"
+        )
 
 
 def check_same(one: Data, other: Data) -> None:
     """Refuse to set side by side what was found on different data."""
     if one is not other and one.fingerprint() != other.fingerprint():
-        raise EvenlyError(
-            f"the two models are of different data, {one.name} and {other.name}; give two models on the same data"
-        )
+        names = "" if one.name == other.name else f", {one.name} and {other.name}"
+        raise EvenlyError(f"the two models are of different data{names}; give two models on the same data")
 
 
 def _logits(model: nn.Module, split: Split) -> Tensor:
@@ -336,7 +465,7 @@ def _scores(forgetting: Any, count: int) -> Tensor:
         raise EvenlyError(
             f"forgetting has shape {tuple(scores.shape)} for {count} training examples; give one for each"
         )
-    odd = scores[torch.isfinite(scores) & ((scores < 0) | (scores != scores.round()))]
+    odd = scores[torch.isfinite(scores) & ((scores < 0) | (scores != scores.round()) | (scores > 1e6))]
     if len(odd):
         raise EvenlyError(f"forgetting holds {float(odd[0]):g}; give how often each example was forgotten")
     return scores
@@ -346,13 +475,10 @@ def _groups(
     model: nn.Module, split: Split, data: Data, logits: Tensor, seed: int, missing: dict[str, str]
 ) -> tuple[str, dict[str, Tensor]]:
     """What the groups are and their members, by name: the data's, label by attribute, or clusters of each class."""
-    class_names = (
-        [str(c) for c in data.class_names] if data.class_names else [f"class {k}" for k in range(data.classes)]
-    )
-    if split.groups is not None:
-        groups = split.groups.cpu()
-        member = groups.T if groups.ndim == 2 else groups == torch.arange(data.group_count)[:, None]
-        names = [str(name) for name in data.group_names or [f"group {g}" for g in range(len(member))]]
+    class_names = class_names_of(data)
+    if split.measured_groups is not None:
+        groups, names = split.measured_groups.cpu(), [str(name) for name in data.measured_names]
+        member = groups.T if groups.ndim == 2 else groups == torch.arange(len(names))[:, None]
         names = [f"{name} (group {g})" if names.count(name) > 1 else name for g, name in enumerate(names)]
         return "group", {name: row.nonzero().flatten() for name, row in zip(names, member, strict=False)}
     if split.attributes:
@@ -372,8 +498,13 @@ def _groups(
     return "cluster", _clusters(features.numpy(), split, class_names, seed)
 
 
+def class_names_of(data: Data) -> list[str]:
+    """The data's names of its classes, or "class K"."""
+    return [str(name) for name in data.class_names] if data.class_names else [f"class {k}" for k in range(data.classes)]
+
+
 def _clusters(features: np.ndarray, split: Split, class_names: list[str], seed: int) -> dict[str, Tensor]:
-    """Two clusters of each class by the model's features (N, D), which know nothing of what it gets right."""
+    """Two clusters of each class by the model's features (N, D)."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
@@ -407,6 +538,56 @@ def _heat(model: nn.Module, split: Split, found: Audit) -> Tensor | None:
     except EvenlyError as error:
         found.missing["heat maps"] = str(error)
         return None
+
+
+def fisher(right: int, n: int, other: int, m: int) -> float:
+    """The chance that, of `right` + `other` right answers, a set of n has `right` or fewer where a set of m has the
+    rest, if both are alike (Fisher's exact test, one-sided)."""
+    from scipy.stats import hypergeom
+
+    return float(hypergeom.cdf(right, n + m, right + other, n))
+
+
+def paired(gained: int, lost: int, n: int) -> tuple[float, float]:
+    """The 95% interval of (gained - lost) / n over the same n examples: that of McNemar's table with half an example
+    more in each of its four cells (Agresti and Min 2005)."""
+    b, c, total = gained + 0.5, lost + 0.5, n + 2
+    centre = (b - c) / total
+    half = NormalDist().inv_cdf(0.975) * math.sqrt(b + c - (b - c) ** 2 / total) / total
+    return max(-1.0, centre - half), min(1.0, centre + half)
+
+
+def _told(share: Share) -> str:
+    low, high = share.interval
+    return f"{share.name}: {share.accuracy:.1%} of {share.n:,} (95% interval {low:.1%} to {high:.1%})"
+
+
+def _only(count: int) -> str:
+    return f"{count:,} {'example' if count == 1 else 'examples'}"
+
+
+def _were(count: int) -> str:
+    return f"{count:,} {'was' if count == 1 else 'were'}"
+
+
+def _ordinal(k: int) -> str:
+    ending = "th" if k % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(k % 10, "th")
+    return f"{k}{ending}"
+
+
+def _of_curvature(spectrum: HessianSpectrum) -> str:
+    """The largest eigenvalue, and how many times the last one it is where both are known well enough to divide."""
+    values, residuals, sure = spectrum.eigenvalues, spectrum.residuals, spectrum.converged
+    said = f"The largest eigenvalue of the training loss's Hessian is {float(values[0]):.3g}"
+    if not sure[0]:
+        said += f", not converged (residual {float(residuals[0]):.1g})"
+    elif len(values) > 1 and sure[-1] and values[-1] > max(FLAT * values[0], 10 * residuals[-1]):
+        said += f", {float(values[0] / values[-1]):.1f} times the {_ordinal(len(values))} found"
+    return said + "."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1] if names else "its own values"
 
 
 def _half(weights: Tensor) -> float:

@@ -12,14 +12,14 @@ curvature from lambda_max / lambda_5, both over 1,000 training images of CIFAR-1
 H is never formed. It is seen through products with vectors, each the derivative of the gradient along a vector, summed
 over batches; as many batches as memory holds keep the graph of their gradient, so that a product of theirs is one
 backward pass. The vectors are those of Lanczos' method (`evenly.theory.lanczos`), which stops as soon as the
-residuals of the eigenpairs asked for are small, and whose quadrature gives the density from the same products. It
-starts from a random vector that leans towards the top eigenvectors of a few samples' Hessian, the pilot: they lie near
-those of all samples, a product costs a sixteenth, and the run over all samples has less left to do.
+residuals of the eigenpairs asked for are small, and whose quadrature gives the density from the same products. On
+request it starts from a random vector that leans towards the top eigenvectors of a few samples' Hessian, the pilot:
+they lie near those of all samples, a product costs a sixteenth, and the run over all samples has less left to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 from evenly.data.contract import Data, Split
 from evenly.diagnose.gauss_newton import Loss, curvature_of
 from evenly.diagnose.losses import summed
-from evenly.diagnose.samples import in_eval_mode, samples_of
+from evenly.diagnose.samples import check_model, check_order, check_real, in_eval_mode, samples_of
 from evenly.errors import EvenlyError, unknown
 from evenly.randomness import derive, generator, isolated
 from evenly.theory.lanczos import Extremes, extremes
@@ -46,6 +46,8 @@ PILOT = 16
 """One in so many samples is in the pilot; measured on residual networks, see benchmarks/curvature.py."""
 FEWEST = 32
 """Samples under which there is no pilot: the whole is small enough."""
+MOST_STEPS = 200
+"""Products of a run at most, and so eigenvalues, where the user says nothing else."""
 MEMORY = 2 * 2**30
 """Bytes of graphs kept between products on the CPU; a GPU gives half of what it has free."""
 
@@ -156,7 +158,8 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
     tolerance: float = 1e-3,
     runs: int = 1,
     least_steps: int = 1,
-    most_steps: int = 200,
+    most_steps: int = MOST_STEPS,
+    pilot: bool = False,
     vectors: bool = False,
     batch_size: int | None = None,
     memory: int | None = None,
@@ -190,6 +193,9 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
             belongs among the top, and the density is their mean.
         least_steps, most_steps: products of a run. More than the top need make the density finer. What has not
             converged after `most_steps` is returned and marked.
+        pilot: start where a sixteenth of the samples (at least 32) point. It saves a few products; but what it points
+            at converges first, so that an eigenvalue of few samples, which the pilot had none of, may be passed over,
+            and the density leans towards the top (its moments by some percent).
         vectors: keep the eigenvectors.
         batch_size: samples at a time; by default the DataLoader's, or 128.
         memory: bytes of graphs to keep between products; 0 keeps none. By default 2 GiB, or half of what is free on
@@ -213,9 +219,9 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
         raise EvenlyError(
             f"most_steps {most_steps} cannot show {top} eigenvalues; give at least {top}, or a smaller top"
         )
-    if batch_size is not None and batch_size < 1:
-        raise EvenlyError(f"batch_size {batch_size} is no number of samples; give at least 1")
+    _check_kinds(model, loss, data, by, batch_size)
     shapes = _chosen(model, parameters)
+    check_real(model, shapes)
     size = sum(shape.numel() for shape in shapes.values())
     if top > size:
         raise EvenlyError(f"top {top} exceeds the {size} parameters, and so the eigenvalues there are; ask for fewer")
@@ -236,11 +242,11 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
         towards, cost = None, 0.0
         with in_eval_mode(model), torch.enable_grad():
             model.train(mode == "train")
-            if n // PILOT >= FEWEST:
+            if pilot and n // PILOT >= FEWEST:
                 few = torch.randperm(n, generator=generator(derive(seed, "pilot")))[: n // PILOT].to(x.device)
                 with suppress(EvenlyError):  # the run over all samples says it of its own
-                    pilot = top_of((given[0][few], given[1][few]), tolerance=3e-3, most=max(top, min(most_steps, 40)))
-                    towards, cost = pilot.vectors.sum(0), pilot.products * len(few) / n
+                    first = top_of((given[0][few], given[1][few]), tolerance=3e-3, most=max(top, min(most_steps, 40)))
+                    towards, cost = first.vectors.sum(0), first.products * len(few) / n
             found = top_of(given, tolerance=tolerance, runs=runs, least=least_steps, most=most_steps, towards=towards)
         return HessianSpectrum(
             torch.from_numpy(found.values), torch.from_numpy(found.residuals), torch.from_numpy(found.converged),
@@ -366,8 +372,11 @@ class MeanHessian:
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
-            raise EvenlyError(message.format(type(self.model).__name__, reason)) from error
+            raise EvenlyError(message.format(type(self.model).__name__, _first_line(error))) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
 
 
 class _Summed:
@@ -390,12 +399,32 @@ class _Summed:
         if self.curvature is not None:
             return summed(self.loss, outputs.reshape(len(outputs), -1), y)
         y = y.to(outputs) if y.is_floating_point() else y
-        value: Any = self.loss(outputs, y.reshape(outputs.shape) if y.numel() == outputs.numel() else y)
+        try:
+            value: Any = self.loss(outputs, y.reshape(outputs.shape) if y.numel() == outputs.numel() else y)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            called = getattr(self.loss, "__name__", type(self.loss).__name__)
+            raise EvenlyError(
+                f"the loss {called} cannot take outputs {tuple(outputs.shape)} and targets {tuple(y.shape)} "
+                f"({_first_line(error)}); give a loss that goes with them, e.g. 'cross-entropy'"
+            ) from error
         if not isinstance(value, Tensor) or (value.ndim and len(value) != len(outputs)):
             shape = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise EvenlyError(f"the loss is {shape}; it must be the batch's mean loss or one number for each sample")
         mean = value.ndim == 0 and getattr(self.loss, "reduction", "mean") == "mean"
         return value * len(outputs) if mean else value.sum()
+
+
+def _check_kinds(model: Any, loss: Any, data: Any, by: Any, batch_size: Any) -> None:
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise EvenlyError(f"batch_size {batch_size} is no number of samples; give at least 1")
+    if not isinstance(loss, str) and (not callable(loss) or isinstance(loss, type)):
+        said = loss.__name__ if isinstance(loss, type) else repr(loss)
+        raise EvenlyError(f"loss {said} is no function; give 'cross-entropy', or e.g. torch.nn.CrossEntropyLoss()")
+    check_model(model)
+    if by is not None and not isinstance(by, str):
+        check_order(data)  # the numbers go by the order of storage
 
 
 def _chosen(model: nn.Module, parameters: Any) -> dict[str, torch.Size]:
@@ -411,6 +440,8 @@ def _chosen(model: nn.Module, parameters: Any) -> dict[str, torch.Size]:
         chosen = set()
         names = {id(w): name for name, w in every.items()}
         modules = {name for name, _ in model.named_modules() if name}
+        if not isinstance(parameters, Iterable):
+            raise EvenlyError(f"parameters is a {type(parameters).__name__}; give names, or some of model.parameters()")
         for given in [parameters] if isinstance(parameters, str | Tensor) else list(parameters):
             if isinstance(given, Tensor):
                 if id(given) not in names:
@@ -448,7 +479,10 @@ def _subsets(by: Any, data: Any, y: Tensor) -> dict[int, Tensor]:
     elif isinstance(by, str):
         raise unknown("partition", by, ("class", "group"))
     else:
-        numbers = torch.as_tensor(np.asarray(by) if isinstance(by, list | tuple) else by)
+        try:
+            numbers = torch.as_tensor(np.asarray(by) if isinstance(by, list | tuple) else by)
+        except (TypeError, ValueError, RuntimeError):
+            raise EvenlyError(f"by is a {type(by).__name__}, no array of numbers; give an integer for each") from None
         if numbers.shape != (len(y),) or numbers.is_floating_point():
             raise EvenlyError(
                 f"by is {numbers.dtype} of shape {tuple(numbers.shape)} for {len(y)} samples; give an integer for each"

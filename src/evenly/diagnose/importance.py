@@ -7,11 +7,12 @@ for one logit f and the logistic loss, y_i = ±1. The paper does not say what la
     lambda_i = |d loss_i / d f_y| = 1 - softmax(f)_y,
 
 half the l1 norm of the loss' gradient in the logits, which for two logits is the weight above of f = f_1 - f_0 (the l2
-norm would be that times sqrt 2). At the phantom weights w + rho g / ||g||, where SAM takes its gradient, the weights
-lie closer together than at w; LSAM perturbs, and takes the norm over, the last layer only (eq. 5).
+norm would be that times sqrt 2). At the phantom weights w + rho g / ||g||, where SAM takes its gradient, the paper
+finds them closer together than at w, on its data while it trains (Figs 5 and 8): a finding that need not hold for any
+one model. LSAM perturbs, and takes the norm over, the last layer only (eq. 5).
 
 >>> real, phantom = importance_weights(model, data), importance_weights(model, data, rho=0.05)
->>> gini(phantom) < gini(real)
+>>> gini(real), gini(phantom)
 >>> share_of_examples, share_of_weight = lorenz(phantom)
 """
 
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 
 from evenly.data.contract import Split
 from evenly.diagnose.passes import batches, check_labels, logits_of, run, split_of
-from evenly.diagnose.samples import in_eval_mode
+from evenly.diagnose.samples import check_real, in_eval_mode
 from evenly.engine.features import last_linear
 from evenly.engine.losses import losses, single
 from evenly.errors import EvenlyError
@@ -61,15 +62,8 @@ def importance_weights(
         batch_size: take the ascent's gradient over batches of so many examples, drawn by `seed`, and look at each
             batch from its own phantom weights, as a step of SAM does; without it, over all examples.
     """
+    check_options(rho, kind=kind, params=params, batch_size=batch_size)
     split = split_of(data)
-    if not math.isfinite(rho) or rho < 0:
-        raise EvenlyError(f"rho {rho} is no length; give 0 or more")
-    if kind not in ("sam", "lsam"):
-        raise EvenlyError(f"kind {kind!r} is not known; give 'sam' or 'lsam'")
-    if params is not None and kind == "sam":
-        raise EvenlyError("params are given, and SAM perturbs all parameters; leave them out or take kind='lsam'")
-    if batch_size is not None and batch_size < 1:
-        raise EvenlyError(f"batch_size {batch_size} is no number of examples; give at least 1, or None for all")
     order = torch.arange(len(split))
     parts: Iterable[Tensor] = [order]
     if batch_size is not None and rho:
@@ -83,6 +77,20 @@ def importance_weights(
                 for x, y, index in batches(model, split, part):
                     found[index] = from_logits(logits_of(model, x, y, weights), y).cpu()
     return found
+
+
+def check_options(
+    rho: Any = 0.0, *, kind: Any = "sam", params: Any = None, batch_size: Any = None, seed: int = 0
+) -> None:
+    """Refuse options of `importance_weights` that cannot be used."""
+    if not isinstance(rho, int | float) or isinstance(rho, bool) or not math.isfinite(rho) or rho < 0:
+        raise EvenlyError(f"rho {rho} is no length; give 0 or more")
+    if kind not in ("sam", "lsam"):
+        raise EvenlyError(f"kind {kind!r} is not known; give 'sam' or 'lsam'")
+    if params is not None and kind == "sam":
+        raise EvenlyError("params are given, and SAM perturbs all parameters; leave them out or take kind='lsam'")
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise EvenlyError(f"batch_size {batch_size} is no number of examples; give at least 1, or None for all")
 
 
 def from_logits(logits: Any, labels: Any) -> Tensor:
@@ -127,6 +135,7 @@ def _ascended(model: nn.Module, split: Split, kind: str, params: Iterable[Tensor
         raise EvenlyError(
             f"{type(model).__name__} has no trainable parameter to perturb; set requires_grad, or leave rho at 0"
         )
+    check_real(model, chosen)
     return chosen
 
 
@@ -186,7 +195,10 @@ def gini_if_any(weights: Tensor) -> float:
 
 def _shares(weights: Any) -> Tensor:
     """The weights in ascending order, the largest 1."""
-    ordered = torch.as_tensor(weights).detach().cpu().double()
+    try:
+        ordered: Tensor = torch.as_tensor(weights).detach().cpu().double()
+    except (TypeError, ValueError, RuntimeError):
+        raise EvenlyError("weights cannot be read as numbers; give one for each example, (N,)") from None
     if ordered.ndim != 1 or not len(ordered):
         raise EvenlyError(f"weights have shape {tuple(ordered.shape)}; give one number for each example, (N,)")
     if not bool(ordered.isfinite().all()) or float(ordered.min()) < 0:

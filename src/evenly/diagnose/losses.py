@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from evenly.diagnose.samples import in_eval_mode
+from evenly.diagnose.samples import in_eval_mode, like_of
 from evenly.errors import EvenlyError
 
 CHUNK = 1024
@@ -37,7 +37,7 @@ def _sums(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> Iterator[Tensor]
     """The sum of the samples' losses, a chunk of them at a time."""
     weights: dict[str, Tensor] = dict(model.named_parameters())
     buffers = {name: b.clone() for name, b in model.named_buffers()}
-    like = next(iter(weights.values()))
+    like = like_of(model)
     for inputs, targets in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
         given = inputs.to(like, copy=True) if inputs.is_floating_point() else inputs.to(like.device, copy=True)
         outputs = functional_call(model, (weights, buffers), (given,))

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.utils.data import DataLoader, Subset
 
 from evenly.data.contract import Data, Split
-from evenly.diagnose.samples import samples_of
+from evenly.diagnose.samples import check_order, item_of, like_of, samples_of
 from evenly.engine.losses import single
 from evenly.errors import EvenlyError
 from evenly.randomness import generator, isolated
@@ -21,8 +21,10 @@ CHUNK = 256
 
 
 def split_of(data: Any) -> Split:
-    """What a diagnosis looks at as a Split: the training split of a Data, a Split, ``(x, y)``, a DataLoader (in the
-    order it gives) or a Dataset of ``(x, y)``. Datasets, in a Split or bare, are read as they are passed over."""
+    """What a diagnosis looks at as a Split: the training split of a Data, a Split, ``(x, y)``, a DataLoader (one that
+    draws its order is refused) or a Dataset of ``(x, y)``. Datasets, in a Split or bare, are read as they are passed
+    over."""
+    check_order(data)
     if isinstance(data, Data):
         split: Split = data.train
         return split
@@ -31,7 +33,7 @@ def split_of(data: Any) -> Split:
     readable = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if readable and not isinstance(data, DataLoader | str | tuple | list | dict | Tensor) and len(data):
         with isolated():
-            first = data[0]
+            first = item_of(data, 0)
             if isinstance(first, tuple | list) and len(first) >= 2:
                 return Split(data)
     x, y = samples_of(data)
@@ -55,7 +57,7 @@ def batches(
 
     Inputs and labels lie on the model's device, inputs in its precision (uint8 images as numbers in [0, 1]).
     """
-    like = next(model.parameters(), torch.empty(0))
+    like = like_of(model)
     for part in (torch.arange(len(split)) if index is None else index.cpu()).split(size):
         x = split.inputs[part.to(split.inputs.device)] if isinstance(split.inputs, Tensor) else _read(split, part)
         x = x.float() / 255 if x.dtype == torch.uint8 else x
@@ -66,7 +68,7 @@ def batches(
 def _read(split: Split, index: Tensor) -> Tensor:
     try:
         with isolated():
-            return torch.stack([torch.as_tensor(split.inputs[i][0]) for i in index.tolist()])
+            return torch.stack([torch.as_tensor(item_of(split.inputs, i)[0]) for i in index.tolist()])
     except (TypeError, ValueError, RuntimeError) as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise EvenlyError(

@@ -3,8 +3,10 @@ Raghunathan 2024, section 3.1).
 
     ProErr_a = E_bal [u . phi(x) tells a(x) wrong],   u = argmin of the logistic loss on a set balanced alike    (eq. 1)
 
-phi is the input of the last linear layer. In a balanced set there are as many examples of each configuration (label,
-attribute), so that an attribute which follows the label in training must be read from features of its own.
+phi is the input of the last linear layer. In a balanced set there are as many examples of each configuration of the
+label and all attributes, so that an attribute which goes with another in training must be read from features of its
+own. A departure from eq. 1: where some configuration is too rare for that, an attribute is balanced over the label
+alone, and the label over the groups; :attr:`Probe.balanced_over` tells which it was.
 
 >>> found = probe(model, data, "background")
 >>> found.error, (found.low, found.high), found.chance
@@ -13,12 +15,12 @@ attribute), so that an attribute which follows the label in training must be rea
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from torch import Tensor, nn
 from evenly.data.contract import Data, Split
 from evenly.diagnose.passes import split_of
 from evenly.diagnose.representations import features_at
+from evenly.engine.accuracy import wilson
 from evenly.engine.losses import losses
 from evenly.errors import EvenlyError, unknown
 from evenly.randomness import derive, generator
@@ -56,6 +59,8 @@ class Probe:
         chance: the error of guessing, 1 - 1 / (number of values).
         values: the attribute's values, in the order of the rows of `weights`.
         C: the inverse strength of the penalty that cross-validation chose.
+        balanced_over: with what else, by name, each of its values is equally frequent in both sets. What is not named
+            there may give the attribute away.
         weights, bias: of the logits it gives to features, (V, D) and (V,); (1, D) and (1,) for two values.
         fitted, held_out: indices of its examples into the two sets (or parts of one), ascending.
     """
@@ -67,6 +72,7 @@ class Probe:
     n: int
     values: tuple[int, ...]
     C: float
+    balanced_over: tuple[str, ...]
     weights: Tensor = field(repr=False)
     bias: Tensor = field(repr=False)
     fitted: Tensor = field(repr=False)
@@ -139,17 +145,19 @@ def probes(
         attributes: names among the Split's attributes, "label" or "group"; or columns (N,) by name, beside a set that
             is cut in two. Without any, the label and every attribute of the set.
         held_out: another set with these attributes to measure on; `data` is then fitted on alone.
-        against: what else the sets are balanced over, by name. By default an attribute is balanced over the label;
-            the label over the groups, or else over all attributes. ``()`` balances over its own values only.
+        against: what else the sets are balanced over, by name. By default an attribute is balanced over the label and
+            all other attributes, or over the label alone where a configuration of these has fewer than `LEAST`
+            examples to fit or to measure on; the label over all attributes, or over the groups where these are too
+            many or there are none. ``()`` balances over its own values only.
         layer: the name of a layer whose output is probed; without it the input of the last linear layer.
         seed: of the draw of balanced sets and of the folds of cross-validation.
     """
-    first, second, columns, held, draws = _drawn(data, attributes, held_out, against, seed)
+    first, second, columns, held, draws, over = _drawn(data, attributes, held_out, against, seed)
     parts = [part for draw in draws.values() for part in (draw if second is None else draw[:1])]
     fitted = _Features(model, first, parts, layer)
     measured = fitted if second is None else _Features(model, second, [draw[1] for draw in draws.values()], layer)
     return {
-        name: _probed(name, (fitted[a], columns[name][a]), (measured[b], held[name][b]), (a, b), seed)
+        name: _probed(name, (fitted[a], columns[name][a]), (measured[b], held[name][b]), (a, b), over[name], seed)
         for name, (a, b) in draws.items()
     }
 
@@ -165,22 +173,14 @@ def unprobeable(data: Any, attributes: Sequence[str]) -> dict[str, str]:
     return reasons
 
 
-def wilson(wrong: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """The two-sided interval of Wilson (1927) for a share, `wrong` of `n`."""
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    z2 = z**2
-    centre = (wrong + z2 / 2) / (n + z2)
-    half = z / (n + z2) * math.sqrt(wrong * (n - wrong) / n + z2 / 4)
-    return max(0.0, centre - half) if wrong else 0.0, min(1.0, centre + half) if wrong < n else 1.0
-
-
 def _drawn(
     data: Any, attributes: Sequence[str] | Mapping[str, Any] | None, held_out: Any, against: Any, seed: int
-) -> tuple[Split, Split | None, Columns, Columns, dict[str, tuple[Tensor, Tensor]]]:
-    """The two sets (or one to cut in two), their columns, and by attribute the indices to fit and to measure on."""
+) -> tuple[Split, Split | None, Columns, Columns, dict[str, tuple[Tensor, Tensor]], dict[str, tuple[str, ...]]]:
+    """The two sets (or one to cut in two), their columns, and by attribute the indices to fit and to measure on and
+    what these are balanced over."""
     first, second = _sets(data, held_out)
     columns = _columns(first, attributes)
-    others = None if second is None else _columns(second, None)
+    held = None if second is None else _columns(second, None)
     if attributes is None:
         wanted = [name for name in columns if name != "group" or "group" in first.attributes]
     else:
@@ -192,25 +192,38 @@ def _drawn(
             f"column {wanted[0]!r} is given for one of two sets; give Splits with attributes= and the name"
         )
     draws: dict[str, tuple[Tensor, Tensor]] = {}
+    over: dict[str, tuple[str, ...]] = {}
+    known = tuple(name for name in columns if name != "label" and (name != "group" or name in first.attributes))
+    cells = math.prod(len(columns[name].unique()) for name in ("label", *known))
     for name in wanted:
-        crossed = [name, *_against(name, first, columns, against)]
-        if others is None:
-            cells = _balanced(columns, crossed, 2 * LEAST, "the set", seed)
-            size = min(len(cells[0]) // 2, max(LEAST, MOST // len(cells)))
-            draws[name] = _joined(cells, 0, size), _joined(cells, size)
+        *fuller, plain = _against(name, known, columns, against)
+        for others in fuller if cells * LEAST <= len(first) else ():
+            with contextlib.suppress(EvenlyError):
+                draws[name], over[name] = _draw(first, second, columns, held, [name, *others], seed), others
+                break
         else:
-            assert second is not None
-            _same_values(columns, others, crossed, second.name)
-            cells = _balanced(columns, crossed, LEAST, f"the {first.name} set", seed)
-            left = _balanced(others, crossed, LEAST, f"the {second.name} set", seed)
-            draws[name] = _joined(cells, 0, max(LEAST, MOST // len(cells))), _joined(left)
-    return first, second, columns, columns if others is None else others, draws
+            draws[name], over[name] = _draw(first, second, columns, held, [name, *plain], seed), plain
+    return first, second, columns, columns if held is None else held, draws, over
+
+
+def _draw(
+    first: Split, second: Split | None, columns: Columns, held: Columns | None, crossed: Sequence[str], seed: int
+) -> tuple[Tensor, Tensor]:
+    """Indices to fit and to measure on, as many of each configuration of the crossed columns."""
+    if second is None or held is None:
+        cells = _balanced(columns, crossed, 2 * LEAST, "the set", seed)
+        size = min(len(cells[0]) // 2, max(LEAST, MOST // len(cells)))
+        return _joined(cells, 0, size), _joined(cells, size)
+    _same_values(columns, held, crossed, second.name)
+    cells = _balanced(columns, crossed, LEAST, f"the {first.name} set", seed)
+    left = _balanced(held, crossed, LEAST, f"the {second.name} set", seed)
+    return _joined(cells, 0, max(LEAST, MOST // len(cells))), _joined(left)
 
 
 def _sets(data: Any, held_out: Any) -> tuple[Split, Split | None]:
     if held_out is not None:
         first, second = split_of(data), split_of(held_out)
-        if first is second or first.inputs is second.inputs:
+        if first is second or _same(first.inputs, second.inputs):
             raise EvenlyError(
                 "data and held_out are the same set, so the probe would be measured on what it was fitted on; "
                 "give two sets, or leave held_out out"
@@ -224,8 +237,17 @@ def _sets(data: Any, held_out: Any) -> tuple[Split, Split | None]:
     return split_of(data), None
 
 
+def _same(one: Any, other: Any) -> bool:
+    """Whether two sets' inputs are one and the same, in memory where they are tensors."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.data_ptr() == other.data_ptr() and one.shape == other.shape
+    return one is other
+
+
 def _columns(split: Split, given: Any) -> dict[str, Tensor]:
     """What can be probed or balanced over, by name."""
+    if "label" in split.attributes:
+        raise EvenlyError(f"an attribute of the {split.name} set is called 'label', as the labels are; rename it")
     columns = {"label": split.labels.cpu(), **split.attributes}
     if split.groups is not None and split.groups.ndim == 1:
         columns.setdefault("group", split.groups.cpu())
@@ -234,16 +256,21 @@ def _columns(split: Split, given: Any) -> dict[str, Tensor]:
     return columns
 
 
-def _against(name: str, split: Split, columns: Mapping[str, Tensor], against: Sequence[str] | None) -> list[str]:
+def _against(
+    name: str, known: tuple[str, ...], columns: Columns, against: Sequence[str] | None
+) -> list[tuple[str, ...]]:
+    """What the attribute is to be balanced over: the first of these that the sets are large enough for."""
     if against is not None:
-        return [other for other in ([against] if isinstance(against, str) else against) if other != name]
+        return [tuple(other for other in ([against] if isinstance(against, str) else against) if other != name)]
     if name not in columns:
         raise unknown("attribute", name, columns)
     if name == "group":
-        return []
+        return [()]
+    attributes = tuple(other for other in known if other != name)
     if name != "label":
-        return ["label"]
-    return ["group"] if "group" in columns else list(split.attributes)
+        return [("label", *attributes), ("label",)]
+    groups = ["group"] if "group" in columns and "group" not in known else []
+    return [each for each in (attributes, tuple(groups)) if each] or [()]
 
 
 def _balanced(columns: Mapping[str, Tensor], crossed: Sequence[str], least: int, where: str, seed: int) -> list[Tensor]:
@@ -265,7 +292,8 @@ def _balanced(columns: Mapping[str, Tensor], crossed: Sequence[str], least: int,
         lacking = ", ".join(f"{name} {value}" for name, value in zip(crossed, rarest, strict=True))
         raise EvenlyError(
             f"{where} has {count} examples of {lacking}, and a probe of {crossed[0]} needs {least} in each of {total} "
-            f"cells, {least * total} in all; add examples, or balance over less, e.g. against=()"
+            f"cells, {least * total} in all; add examples"
+            + (", or balance over less, e.g. against=()" if len(crossed) > 1 else "")
         )
     draws = []
     for i, cell in enumerate(map(tuple, present.tolist())):
@@ -333,6 +361,7 @@ def _probed(
     fit: tuple[np.ndarray, Tensor],
     measure: tuple[np.ndarray, Tensor],
     indices: tuple[Tensor, Tensor],
+    over: tuple[str, ...],
     seed: int,
 ) -> Probe:
     features, answers = fit[0], fit[1].numpy()
@@ -350,6 +379,7 @@ def _probed(
         n=n,
         values=tuple(values.tolist()),
         C=C,
+        balanced_over=over,
         weights=torch.from_numpy(weights),
         bias=torch.from_numpy(bias),
         fitted=indices[0],

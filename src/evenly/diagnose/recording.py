@@ -27,13 +27,13 @@ import torch
 from torch import nn
 
 from evenly.diagnose.forgetting import ForgettingTracker
-from evenly.diagnose.hessian_spectrum import hessian_spectrum
-from evenly.diagnose.importance import gini_if_any, importance_weights
+from evenly.diagnose.hessian_spectrum import MOST_STEPS, hessian_spectrum
+from evenly.diagnose.importance import check_options, gini_if_any, importance_weights
 from evenly.diagnose.norms import l1_norm
 from evenly.diagnose.passes import batches, logits_of, part_of, split_of
 from evenly.diagnose.probes import probes as probes_of
 from evenly.diagnose.probes import unprobeable
-from evenly.diagnose.samples import in_eval_mode
+from evenly.diagnose.samples import check_model, check_real, in_eval_mode
 from evenly.engine.losses import single
 from evenly.errors import EvenlyError, unknown
 from evenly.models.weights import READERS, load_weights
@@ -58,7 +58,7 @@ class Recorder:
 
     Args:
         data: as in `evenly.probes`; the rest looks at the training split of a Data.
-        probes: attributes to probe; True for the label and every attribute.
+        probes: attributes to probe, a list or their names joined by commas; True for the label and every attribute.
         importance: rho of the phantom weights, or options of `evenly.importance_weights` ("rho", "kind", ...).
         spectrum: how many eigenvalues of the loss' Hessian, over `SAMPLES` examples at most; or a function of the
             network that gives its spectrum, with ``.eigenvalues``; e.g.
@@ -73,7 +73,7 @@ class Recorder:
         self,
         data: Any,
         *,
-        probes: Sequence[str] | bool = (),
+        probes: str | Sequence[str] | bool = (),
         importance: float | Mapping[str, Any] | None = None,
         spectrum: int | Callable[[nn.Module], Any] | None = None,
         forgetting: bool = False,
@@ -81,20 +81,27 @@ class Recorder:
         every: int = 1,
         epochs: Collection[int] | None = None,
     ) -> None:
-        if every != int(every) or every < 1:
+        if not isinstance(every, int) or every < 1:
             raise EvenlyError(f"every {every} never comes round; give a whole number from 1")
+        if epochs is not None and not _are_numbers(epochs):
+            raise EvenlyError(f"epochs {epochs} are no whole numbers; give those to record at, e.g. [1, 10]")
         if not (probes or importance is not None or spectrum or forgetting or l1):
             raise EvenlyError("there is nothing to record; ask for probes, importance, spectrum, forgetting or l1")
         importance = {"rho": importance} if isinstance(importance, int | float) else importance
+        if not isinstance(importance, Mapping | None):
+            raise EvenlyError(f"importance {importance!r} is no length; give rho, e.g. 0.05, or options by name")
         for name in importance or ():
             if name not in options_of(importance_weights):
-                raise unknown("option of importance", name, options_of(importance_weights))
-        if spectrum is not None and not callable(spectrum) and (spectrum != int(spectrum) or spectrum < 1):
+                raise unknown("option of importance", str(name), options_of(importance_weights))
+        check_options(**importance or {})
+        if spectrum is not None and not callable(spectrum) and (not isinstance(spectrum, int) or spectrum < 1):
             raise EvenlyError(f"spectrum {spectrum} is no number of eigenvalues; give 1 or more, or a function")
         self.train = split_of(data)
         if isinstance(probes, bool):
             probes = ["label", *self.train.attributes] if probes else []
-        probes = [probes] if isinstance(probes, str) else list(probes)
+        if not isinstance(probes, str | Collection):
+            raise EvenlyError(f"probes {probes!r} are no names; give attributes, e.g. ['label', 'background'], or True")
+        probes = [name.strip() for name in probes.split(",")] if isinstance(probes, str) else list(probes)
         for reason in unprobeable(data, probes).values():
             raise EvenlyError(reason)
         self.data, self.probes, self.importance, self.spectrum, self.l1 = data, probes, importance, spectrum, l1
@@ -102,6 +109,17 @@ class Recorder:
         self.forgetting = ForgettingTracker(len(self.train)) if forgetting else None
         self.history: list[dict[str, Any]] = []
         self._calls = 0
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse what a network cannot be asked for, before it is trained."""
+        size = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+        if isinstance(self.spectrum, int) and self.spectrum > min(size, MOST_STEPS):
+            raise EvenlyError(
+                f"spectrum {self.spectrum} is more eigenvalues than are looked for in {size} trainable parameters; "
+                f"give {min(size, MOST_STEPS)} or fewer"
+            )
+        if self.spectrum or self.importance:
+            check_real(model, [name for name, weight in model.named_parameters() if weight.requires_grad])
 
     def __call__(self, model: nn.Module, epoch: int | None = None, name: str | None = None) -> dict[str, float]:
         """Record if the epoch is due; calls count from 1 where none is given. Returns what is finite.
@@ -154,7 +172,10 @@ class Recorder:
         self._calls, self.history = int(state["calls"]), deepcopy(list(state["history"]))
 
     def table(self) -> str:
-        """The history as text, a line per record."""
+        """The history as text, a line per record; or that none was due."""
+        if not self.history and self._calls:
+            due = f"every {self.every}" if self.epochs is None else f"epochs {sorted(self.epochs)}"
+            return f"nothing was recorded: {due} did not come round in {self._calls} epoch{'s' * (self._calls > 1)}"
         columns = list(self.history[0]) if self.history else ["epoch"]
         cells = [columns, *([_cell(row[column]) for column in columns] for row in self.history)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -188,8 +209,15 @@ def record_checkpoints(
         what: what to record, as in `Recorder`.
     """
     files = _files(checkpoints)
+    for name in what:
+        if name not in options_of(Recorder.__init__):
+            raise unknown("option of record", name, options_of(Recorder.__init__))
     recorder = Recorder(data, **what)
+    if not callable(model):
+        raise EvenlyError(f"model is a {type(model).__name__}; give an nn.Module, or a function that builds one")
     network = deepcopy(model) if isinstance(model, nn.Module) else model()
+    check_model(network)
+    recorder.check(network)
     for place, file in enumerate(files, 1):
         load_weights(network, file, replace_head=False)
         recorder(network, place, file.stem)
@@ -198,7 +226,10 @@ def record_checkpoints(
 
 def _files(checkpoints: str | Path | Iterable[str | Path]) -> list[Path]:
     if not isinstance(checkpoints, str | Path):
-        files = [Path(file) for file in checkpoints]
+        given = list(checkpoints) if isinstance(checkpoints, Iterable) else [checkpoints]
+        if strange := [file for file in given if not isinstance(file, str | Path)]:
+            raise EvenlyError(f"checkpoint {strange[0]!r} is no file; give files of weights, or their folder")
+        files = [Path(file) for file in given]
     elif (folder := Path(checkpoints)).is_dir():
         files = sorted((file for file in folder.iterdir() if file.suffix in READERS), key=_in_numbers)
     else:
@@ -206,6 +237,10 @@ def _files(checkpoints: str | Path | Iterable[str | Path]) -> list[Path]:
     if not files:
         raise EvenlyError(f"{checkpoints} holds no file of weights ({', '.join(READERS)}); give the files themselves")
     return files
+
+
+def _are_numbers(given: Any) -> bool:
+    return isinstance(given, Collection) and all(isinstance(each, int) for each in given)
 
 
 def _in_numbers(file: Path) -> list[Any]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from evenly.data.contract import Split
 from evenly.diagnose.passes import batches, run, split_of
-from evenly.diagnose.samples import in_eval_mode
+from evenly.diagnose.samples import check_model, in_eval_mode
 from evenly.engine.features import as_rows, last_linear
 from evenly.errors import EvenlyError, unknown
 from evenly.randomness import derive
@@ -44,6 +44,7 @@ def representations(model: nn.Module, data: Any, *, layer: str | None = None) ->
 @torch.no_grad()
 def features_at(model: nn.Module, split: Split, index: Tensor | None = None, layer: str | None = None) -> Tensor:
     """The same for the examples at `index` (M,) alone, in its order."""
+    check_model(model)
     instead = f"name a layer, e.g. layer={_last_name(model)!r}"
     watched = last_linear(model, instead) if layer is None else _output(model, layer)
     with in_eval_mode(model), watched as seen:
@@ -76,7 +77,7 @@ def named_layer(model: nn.Module, name: str) -> nn.Module:
     """The module of a dotted name."""
     modules: dict[str, nn.Module] = dict(model.named_modules())
     if name not in modules:
-        raise unknown(f"layer of {type(model).__name__}", name, [known for known in modules if known])
+        raise unknown(f"layer of {type(model).__name__}", str(name), [known for known in modules if known])
     return modules[name]
 
 

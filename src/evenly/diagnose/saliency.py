@@ -2,7 +2,9 @@
 
     alpha_k = mean over positions of d logit_c / d A_k,      map = ReLU(sum_k alpha_k A_k)             (eqs 1 and 2)
 
-for the maps A (K, h, w) that the last convolution gives, enlarged to the image and divided by its largest value.
+for the maps A (K, h, w) that the convolutions end in, enlarged to the image and divided by its largest value. The
+paper takes the last convolution. In a residual network that is a fragment, a shortcut or a branch before it is added;
+here A is what becomes of it before it is pooled: after norms, sums and ReLU.
 
 >>> heat = grad_cam(model, images)                         # (N, H, W) in [0, 1], for the class that is predicted
 """
@@ -14,14 +16,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from evenly.diagnose.passes import logits_of
 from evenly.diagnose.representations import named_layer
-from evenly.diagnose.samples import in_eval_mode
+from evenly.diagnose.samples import check_model, in_eval_mode, like_of
 from evenly.engine.losses import predictions, single
 from evenly.errors import EvenlyError
 
-CHUNK = 64
+CHUNK = 16
 """Images whose gradients are taken at once."""
 
 
@@ -34,24 +37,76 @@ def grad_cam(model: nn.Module, images: Any, targets: Any = None, layer: str | No
         images: (N, C, H, W); uint8 pixels become numbers in [0, 1].
         targets: the class c of each image (N,), or one for all; the predicted one where not given. For a single logit
             class 1 is the logit and class 0 its negative.
-        layer: the name of a module that gives maps (N, K, h, w); without it, the last `nn.Conv2d` to run.
+        layer: the name of a module that gives maps (N, K, h, w). Without it, the last maps of the resolution of the
+            last convolution, of those with more than one position, that the logits depend on.
     """
+    check_model(model)
     x = torch.as_tensor(images).detach()
     if x.ndim != 4 or not len(x):
         raise EvenlyError(f"images have shape {tuple(x.shape)}; give (N, C, H, W)")
     x = x.float() / 255 if x.dtype == torch.uint8 else x
-    like = next(model.parameters(), x)
+    like = like_of(model)
     wanted = None if targets is None else _targets(targets, len(x))
-    layers = _layers(model, layer)
+    named = None if layer is None else named_layer(model, layer)
     with in_eval_mode(model):
         parts = [
-            _maps(model, each.to(like), None if wanted is None else wanted[start : start + CHUNK], layers)
+            _heat(model, each.to(like), None if wanted is None else wanted[start : start + CHUNK], named)
             for start, each in zip(range(0, len(x), CHUNK), x.split(CHUNK), strict=True)
         ]
     return torch.cat(parts)
 
 
-def _maps(model: nn.Module, x: Tensor, targets: Tensor | None, layers: list[nn.Module]) -> Tensor:
+def _heat(model: nn.Module, x: Tensor, targets: Tensor | None, layer: nn.Module | None) -> Tensor:
+    with torch.enable_grad():
+        logits, found = _last(model, x) if layer is None else _given_by(model, layer, x)
+        score = _score(logits, targets)
+    for maps in reversed(found):
+        gradient = None
+        if score.requires_grad and maps.requires_grad:
+            (gradient,) = torch.autograd.grad(score, maps, retain_graph=True, allow_unused=True)
+        if gradient is not None:
+            break
+    else:
+        raise EvenlyError(f"the logits of {type(model).__name__} do not depend on the layer's maps; name another")
+    with torch.no_grad():
+        heat = (gradient.mean((2, 3), keepdim=True) * maps).sum(1, keepdim=True).relu().float()
+        heat = F.interpolate(heat, size=x.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+        largest = heat.amax((1, 2), keepdim=True)
+        return torch.where(largest > 0, heat / largest, 0.0).cpu()
+
+
+class _Maps(TorchFunctionMode):
+    """Notes every result (N, K, h, w) since a convolution first gave the h x w that the last one gives."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count, self.size, self.found = count, torch.Size(), list[Tensor]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.ndim == 4 and len(result) == self.count:
+            size = result.shape[2:]
+            if func is F.conv2d and size != self.size and (size.numel() > 1 or not self.found):
+                self.size, self.found = size, []
+            if size == self.size:
+                self.found.append(result)
+        return result
+
+
+def _last(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The logits, and the maps that the last convolution and what follows it give."""
+    with _Maps(len(x)) as maps:
+        logits = logits_of(model, x.requires_grad_().clone())
+    if not maps.found:
+        raise EvenlyError(
+            f"{type(model).__name__} runs no convolution on these images, so it has no maps to weigh; "
+            "name a layer that gives (N, K, h, w), or take a network with convolutions"
+        )
+    return logits, maps.found
+
+
+def _given_by(model: nn.Module, layer: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The logits, and the maps that a layer gives."""
     seen: list[Any] = []
 
     def cut(_: nn.Module, __: Any, output: Any) -> Any:
@@ -61,31 +116,18 @@ def _maps(model: nn.Module, x: Tensor, targets: Tensor | None, layers: list[nn.M
         seen[:] = [output.detach().requires_grad_()]
         return seen[0].clone()  # what comes after may write into it
 
-    hooks = [each.register_forward_hook(cut) for each in layers]
+    hook = layer.register_forward_hook(cut)
     try:
-        with torch.enable_grad():
-            logits = logits_of(model, x)
+        logits = logits_of(model, x)
     finally:
-        for hook in hooks:
-            hook.remove()
+        hook.remove()
     if not seen:
-        raise EvenlyError(
-            f"{type(model).__name__} runs none of its convolutions in a forward pass; name a layer that gives maps"
-        )
+        raise EvenlyError(f"{type(model).__name__} does not run this layer in a forward pass; name another")
     (found,) = seen
     if not isinstance(found, Tensor) or found.ndim != 4 or len(found) != len(x):
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise EvenlyError(f"the layer gives {shape} for {len(x)} images, not maps (N, K, h, w); name another")
-    with torch.enable_grad():
-        score = _score(logits, targets)
-    gradient = torch.autograd.grad(score, found, allow_unused=True)[0] if score.requires_grad else None
-    if gradient is None:
-        raise EvenlyError(f"the logits of {type(model).__name__} do not depend on the layer's maps; name another")
-    with torch.no_grad():
-        heat = (gradient.mean((2, 3), keepdim=True) * found).sum(1, keepdim=True).relu().float()
-        heat = F.interpolate(heat, size=x.shape[2:], mode="bilinear", align_corners=False)[:, 0]
-        largest = heat.amax((1, 2), keepdim=True)
-        return torch.where(largest > 0, heat / largest, 0.0).cpu()
+    return logits, [found]
 
 
 def _score(logits: Tensor, targets: Tensor | None) -> Tensor:
@@ -109,15 +151,3 @@ def _targets(targets: Any, count: int) -> Tensor:
             "give one class for each, or one for all"
         )
     return classes.long().expand(count)
-
-
-def _layers(model: nn.Module, layer: str | None) -> list[nn.Module]:
-    if layer is not None:
-        return [named_layer(model, layer)]
-    found: list[nn.Module] = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
-    if not found:
-        raise EvenlyError(
-            f"{type(model).__name__} has no convolution, so it has no maps to weigh; "
-            "name a layer that gives (N, K, h, w), or take a network with convolutions"
-        )
-    return found

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.nn.parameter import is_lazy
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from evenly.data.contract import Data, Split
 from evenly.errors import EvenlyError
@@ -49,11 +50,20 @@ def samples_of(data: Any) -> tuple[Tensor, Tensor]:
 
 def _read(dataset: Any) -> tuple[Tensor, Tensor]:
     with isolated():
-        pairs = [_two(dataset[i], f"item {i}") for i in range(len(dataset))]
+        pairs = [_two(item_of(dataset, i), f"item {i}") for i in range(len(dataset))]
     if not pairs:
         raise EvenlyError("the data is empty; give at least one sample")
     x, y = (torch.stack([torch.as_tensor(part) for part in parts]) for parts in zip(*pairs, strict=True))
     return x, y
+
+
+def item_of(dataset: Any, i: int) -> Any:
+    """Example i of a Dataset of the user's own, which can raise anything."""
+    try:
+        return dataset[i]
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise EvenlyError(f"example {i} of the data cannot be read ({said}); mend it, or leave it out") from error
 
 
 def _two(item: Any, what: str) -> tuple[Any, Any]:
@@ -76,9 +86,54 @@ def _pair(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     return (x.float() / 255 if x.dtype == torch.uint8 else x), y
 
 
+def check_order(data: Any) -> None:
+    """Refuse a DataLoader whose order is not that of its Dataset, where what is found is told example by example."""
+    if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
+        return
+    plain = data.batch_sampler is None or type(data.batch_sampler) is BatchSampler
+    if not plain or not isinstance(data.sampler, SequentialSampler):
+        drawn = data.sampler if plain else data.batch_sampler
+        raise EvenlyError(
+            f"the DataLoader draws its order ({type(drawn).__name__}), so that nothing found could be told by example; "
+            "give its .dataset, or a loader with shuffle=False"
+        )
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is no network, or one without weights."""
+    if not isinstance(model, nn.Module):
+        raise EvenlyError(f"model is a {type(model).__name__}; give an nn.Module, e.g. run.model")
+    weights = (*model.parameters(), *model.buffers())
+    if any(is_lazy(each) for each in weights):
+        raise EvenlyError(f"{type(model).__name__} has lazy parameters without values; run it on a batch first")
+    if any(each.is_meta for each in weights):
+        raise EvenlyError(
+            f"{type(model).__name__} is on the meta device, where weights have no values; "
+            "build it on the cpu and load them"
+        )
+
+
+def like_of(model: nn.Module) -> Tensor:
+    """What a network's inputs are to be like, in type and device: its first parameter that is a real number."""
+    parameters = list(model.parameters())
+    real = next((each for each in parameters if each.is_floating_point()), None)
+    return real if real is not None else torch.empty(0, device=parameters[0].device if parameters else None)
+
+
+def check_real(model: nn.Module, names: Iterable[str]) -> None:
+    """Refuse complex parameters among these."""
+    for name, weight in model.named_parameters():
+        if name in set(names) and weight.is_complex():
+            raise EvenlyError(
+                f"parameter {name} of {type(model).__name__} is complex, and curvature and ascent are of real ones; "
+                "keep its real and imaginary part as two parameters, or set requires_grad_(False)"
+            )
+
+
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Every module in eval mode inside, and each in its own mode again after."""
+    check_model(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

@@ -8,7 +8,9 @@ what a user with the training distribution would see (the code of Deng et al. 20
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -64,6 +66,34 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
     return GroupAccuracy(per_group, counts, float(masked.min()), int(masked.argmin()), float(right.mean()), weighted)
 
 
+def wilson(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """The two-sided interval of Wilson (1927) for a share, `count` of `n`."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    z2 = z**2
+    centre = (count + z2 / 2) / (n + z2)
+    half = z / (n + z2) * math.sqrt(count * (n - count) / n + z2 / 4)
+    return max(0.0, centre - half) if count else 0.0, min(1.0, centre + half) if count < n else 1.0
+
+
+def intervals(shares: Sequence[float | None], counts: Sequence[int]) -> list[list[float] | None]:
+    """Wilson's 95% interval of each group's share of right answers; None where a group has no example."""
+    return [None if a is None or not n else list(wilson(round(a * n), n)) for a, n in zip(shares, counts, strict=True)]
+
+
+def usage(shown: Tensor, data: Data) -> dict[str, Any]:
+    """Where the examples that were trained on came from: how many different ones, how often they were shown in all.
+
+    Args:
+        shown: (N,) how often each training example was shown.
+    """
+    used = {"examples": int((shown > 0).sum()), "shown": int(shown.sum())}
+    if data.train.measured_groups is None:
+        return used
+    members = _members(data.train.measured_groups.cpu(), len(data.measured_names)).long()
+    by_group = {"groups": (shown > 0).long() @ members, "groups_shown": shown @ members}
+    return used | {key: value.tolist() for key, value in by_group.items()}
+
+
 def measure(outputs: Tensor, split: Split, data: Data) -> dict[str, Any]:
     """What is reported of a split: accuracy, loss, worst class, and by group where there are groups."""
     labels = split.labels
@@ -79,9 +109,9 @@ def measure(outputs: Tensor, split: Split, data: Data) -> dict[str, Any]:
         "loss": loss if math.isfinite(loss) else None,  # JSON has no infinity
         "worst_class": by_class.worst,
     }
-    if split.groups is not None:
-        by_group = group_accuracy(outputs, labels, split.groups, data.train.groups)
-        unseen = [0] * (data.group_count - len(by_group.counts))
+    if split.measured_groups is not None:
+        by_group = group_accuracy(outputs, labels, split.measured_groups, data.train.measured_groups)
+        unseen = [0] * (len(data.measured_names) - len(by_group.counts))
         row |= {
             "worst_group": by_group.worst,
             "train_weighted": by_group.weighted,
@@ -92,6 +122,19 @@ def measure(outputs: Tensor, split: Split, data: Data) -> dict[str, Any]:
             "group_counts": by_group.counts.tolist() + unseen,
         }
     return row
+
+
+def check_groups(data: Data) -> None:
+    """Refuse to choose an epoch by the worst group where validation lacks a group that training has."""
+    names = data.measured_names
+    in_train, held_out = (_members(split.measured_groups, len(names)).sum(0) for split in (data.train, data.validation))
+    unseen = ((in_train > 0) & (held_out == 0)).nonzero().flatten().tolist()
+    if unseen:
+        more = f" (nor have {len(unseen) - 1} more groups)" if len(unseen) > 1 else ""
+        raise EvenlyError(
+            f"{names[unseen[0]]!r} has no validation example{more}, so select 'worst-group' cannot see it; use "
+            "select='worst-class' or 'average', or hold out some of its examples"
+        )
 
 
 def _count(groups: Tensor) -> int:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from evenly.data.augment import Augment
 from evenly.data.contract import Split
 from evenly.data.samplers import EpochSampler
+from evenly.data.texts import Texts
 from evenly.engine.precision import Precision, autocast, resolved, whole
 from evenly.errors import EvenlyError
 
@@ -73,6 +74,10 @@ class Batches:
         seed: int = 0,
         precision: Precision = "auto",
     ) -> None:
+        if isinstance(split.inputs, Texts):
+            raise EvenlyError(
+                f"the {split.name} inputs are texts; turn them into token ids with evenly.models.encoded(data, network)"
+            )
         self.split = split.to(device)
         self.batch_size, self.device, self.workers = batch_size, device, workers
         self.augment = augment if augment is not None and augment.steps else None

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from evenly.engine.batches import Batch, Batches, Gather, gathered
-from evenly.engine.steps import State, Step, look
+from evenly.engine.steps import State, Step
 from evenly.optim.perturbed import PerturbedOptimizer
 from evenly.randomness import random_state
 
@@ -65,6 +65,7 @@ class CapturedStep:
         self.place = torch.arange(self.size, device=step.device)
         self.rates = [_on_device(group["lr"], step.device) for group in step.optimizer.param_groups]
         self.uncompiled: str | None = None if compiled else "too few steps to be worth it"
+        self._look = step.look
         self._gather: Gather = gathered
         self._settings = _settings_of(step.optimizer)
         with self._put_back(), _fastest_convolutions():
@@ -120,9 +121,9 @@ class CapturedStep:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's advice is not for the user
             if compiled:
-                self.step.look, self._gather = _compiled(look), _compiled(gathered)
+                self.step.look, self._gather = _compiled(self._look), _compiled(gathered)
             else:
-                self.step.look, self._gather = look, gathered
+                self.step.look, self._gather = self._look, gathered
             self.set_rates()
             # sweeps make it again for every size and network, and the default is to give up after eight
             with torch._dynamo.config.patch(recompile_limit=64):
@@ -188,7 +189,7 @@ class CapturedStep:
                     else:
                         tensor.zero_()
                 step.seen.copy_(seen)
-            step.cost, step.look = cost, look
+            step.cost, step.look = cost, self._look
             step.optimizer.zero_grad()
 
 

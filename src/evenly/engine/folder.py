@@ -182,10 +182,10 @@ def _asked(config: Any) -> Any:
     return config | {"data": {key: value for key, value in config["data"].items() if key != "folder"}}
 
 
-def _difference(there: dict[str, Any], asked: dict[str, Any]) -> str:
+def _difference(there: dict[str, Any], asked: dict[str, Any], whose: str = "") -> str:
     for key in sorted(set(there) | set(asked)):
         if isinstance(there.get(key), dict) and isinstance(asked.get(key), dict) and there[key] != asked[key]:
-            return _difference(there[key], asked[key])
+            return _difference(there[key], asked[key], "record's " if key == "record" else whose)
         if there.get(key) != asked.get(key):
-            return f"its {key} is {there.get(key)!r}, not {asked.get(key)!r}"
+            return f"its {whose}{key} is {there.get(key)!r}, not {asked.get(key)!r}"
     return "settings differ"

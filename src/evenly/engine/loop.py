@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from evenly.data.augment import Augment
 from evenly.data.contract import Data
 from evenly.data.samplers import EpochSampler, Everything
-from evenly.engine.accuracy import measure
+from evenly.engine.accuracy import check_groups, measure
 from evenly.engine.batches import Batch, Batches, outputs_of
 from evenly.engine.captured import COMPILE_STEPS, CapturedStep, NotCapturedError, own_stream, why_not
 from evenly.engine.folder import Folder
@@ -27,7 +27,7 @@ from evenly.engine.precision import Precision
 from evenly.engine.run import FORWARD, Record, Run
 from evenly.engine.schedules import Schedule, constant
 from evenly.engine.side_by_side import aside, pause
-from evenly.engine.steps import Objective, State, Step
+from evenly.engine.steps import Look, Objective, State, Step, look
 from evenly.errors import EvenlyError, unknown
 from evenly.optim.registry import Build, builder
 from evenly.optim.sharpness_aware import SharpnessAware
@@ -44,6 +44,14 @@ RULES = {
 }
 """Selection rules: the last epoch, or the one with the best value of a validation metric; ties go to the higher
 average, then to the earlier epoch."""
+
+INFERRED = {
+    "worst_group": "worst_inferred_group",
+    "groups": "inferred_groups",
+    "group_counts": "inferred_group_counts",
+    "train_weighted": "train_weighted_inferred",
+}
+"""What is measured by group is called so where the groups were inferred, lest it be taken for the true ones."""
 
 
 CHECKPOINT_SECONDS = 0.05
@@ -85,6 +93,9 @@ class Fit:
         precision: "auto", "bf16" or "float32", as in `evenly.engine.precision`.
         capture: on a GPU, record the step once and replay it, where that is possible.
         reading: only read back what is finished; refuse to train.
+        patience: stop after so many epochs without a better value of what `select` goes by; never before a budget.
+        spent: example-gradients that were used before the method began.
+        inferred: whether the groups of the data were inferred.
         record: makes, for the data of a fit, what is called with (network, epoch) after every epoch; what it returns
             goes into the metrics, its state into the checkpoint. It counts neither as cost nor as time.
     """
@@ -105,6 +116,9 @@ class Fit:
     precision: Precision = "auto"
     capture: bool = True
     reading: bool = False
+    patience: int | None = None
+    spent: float = 0.0
+    inferred: bool = False
     record: Callable[[Data], Record] | None = None
 
     def __post_init__(self) -> None:
@@ -114,6 +128,7 @@ class Fit:
             ("epochs", self.epochs),
             ("batch_size", self.batch_size),
             ("evaluate_every", self.evaluate_every),
+            ("patience", self.patience),
         ):
             if value is not None and (value != int(value) or value < 1):
                 raise EvenlyError(f"{name} {value} leaves nothing to do; give a whole number from 1")
@@ -132,7 +147,10 @@ class Fit:
         stage: str = "final",
         until: Callable[[History], bool] | None = None,
         before_epoch: Callable[[int, Optimizer], None] | None = None,
-        spent: float = 0.0,
+        spent: float | None = None,
+        look: Look = look,
+        gradients: float = 1.0,
+        patient_from: int = 0,
         **settings: Any,
     ) -> Run:
         """Train a network on ``data.train``.
@@ -145,7 +163,10 @@ class Fit:
             stage: a name for this fit among those of one run.
             until: stop early once this is true of the history.
             before_epoch: called with (epoch, optimizer) before each epoch.
-            spent: example-gradients that the method has already used.
+            spent: example-gradients used so far, if the method itself has used any.
+            look: how a batch is looked at, where that is not one network's cross-entropy.
+            gradients: example-gradients that a look at one example costs.
+            patient_from: epochs that `patience` lets pass before it begins to count.
             settings: replace settings of this engine for this fit.
         """
         fit = replace(self, **settings) if settings else self
@@ -165,7 +186,10 @@ class Fit:
             stage,
             until,
             before_epoch,
-            spent,
+            fit.spent if spent is None else spent,
+            look,
+            gradients,
+            patient_from,
         ).run()
 
 
@@ -185,10 +209,13 @@ class _Loop:
         until: Callable[[History], bool] | None,
         before_epoch: Callable[[int, Optimizer], None] | None,
         spent: float,
+        look: Look,
+        gradients: float,
+        patient_from: int,
     ) -> None:
         self.fit, self.model, self.data, self.stage = fit, model, data, stage
         self.sampler = Everything(len(data.train), fit.seed) if sampler is None else sampler
-        self.until, self.before_epoch = until, before_epoch
+        self.until, self.before_epoch, self.patient_from = until, before_epoch, patient_from
         self.optimizer = builder(fit.optimizer)(model.parameters())
         if isinstance(self.optimizer, SharpnessAware) and self.optimizer.model is None:
             self.optimizer.model = model
@@ -203,7 +230,7 @@ class _Loop:
         )
         self.step = Step(
             model, self.optimizer, objective, {key: value.to(fit.device) for key, value in state.items()},
-            None if weights is None else weights.to(fit.device), self.train.precision, fit.device,
+            None if weights is None else weights.to(fit.device), self.train.precision, fit.device, look, gradients,
         )  # fmt: skip
         self.step.cost = spent
         self.captured: CapturedStep | None = None
@@ -215,6 +242,8 @@ class _Loop:
             raise EvenlyError(f"select {fit.select!r} needs looks at validation; give evaluate_every, or select='last'")
         if self.metric == "worst_group" and data.train.groups is None:
             raise EvenlyError("select 'worst-group' needs groups and there are none; use select='worst-class'")
+        if self.metric == "worst_group" and not fit.inferred:
+            check_groups(data)
         self.epoch, self.finished = 0, False
         self.save_again_at, self.saved_epoch = 0.0, 0
         self.evaluation_cost, self.seconds = 0.0, 0.0
@@ -239,7 +268,7 @@ class _Loop:
             self.model,
             self.history,
             self.step.cost,
-            self.fit.select,
+            "worst-inferred-group" if self.fit.inferred and self.fit.select == "worst-group" else self.fit.select,
             self.epoch if self.best is None else self.best["epoch"],
             self.fit.seed,
             self.evaluation_cost,
@@ -248,8 +277,21 @@ class _Loop:
             precision=self.fit.precision,
             step=self.how,
             workers=self.fit.workers,
+            shown=self._shown(self.epoch if self.best is None else self.best["epoch"]),
             record=self.record,
         )
+
+    def _shown(self, epochs: int) -> Tensor:
+        """(N,) how often each training example was seen up to an epoch: draws are a function of it, so draw again."""
+        shown, at = torch.zeros(len(self.data.train), dtype=torch.long), self.sampler.epoch
+        for row in self.history[:epochs]:
+            self.sampler.set_epoch(row["epoch"] - 1)
+            drawn = self.sampler.members()
+            if row["examples"] < len(drawn):  # a budget ended within the epoch
+                drawn = self.sampler.indices()[: row["examples"]]
+            shown += torch.bincount(drawn, minlength=len(shown))
+        self.sampler.set_epoch(at)
+        return shown
 
     def _capture(self) -> None:
         """Record the step where it can be; else say in `how` why not."""
@@ -359,13 +401,20 @@ class _Loop:
         outputs = outputs_of(self.model, self.validation)
         self.evaluation_cost += FORWARD * len(self.data.validation)
         split = self.validation.split
-        row["validation"] = measured = measure(outputs, split, self.data)
+        measured = measure(outputs, split, self.data)
+        if self.fit.inferred:
+            measured = {INFERRED.get(key, key): value for key, value in measured.items()}
+        row["validation"] = measured
         if self.metric is None:
             return
-        value = [measured[self.metric], measured["accuracy"]]  # a worst group of few examples ties often
+        metric = INFERRED.get(self.metric, self.metric) if self.fit.inferred else self.metric
+        value = [measured[metric], measured["accuracy"]]  # a worst group of few examples ties often
         if self.best is None or value > self.best["value"]:
             weights = {key: value.detach().clone() for key, value in self.model.state_dict().items()}
             self.best = {"epoch": self.epoch, "value": value, "model": weights}
+        if self.fit.patience is not None and self.fit.budget is None:
+            waited = self.epoch - max(self.best["epoch"], self.patient_from)
+            self.finished = self.finished or waited >= self.fit.patience
 
     def _save(self, row: dict[str, Any]) -> None:
         if self.fit.folder is None:

@@ -65,6 +65,7 @@ class Run:
     """A finished fit. `model` carries the weights that the selection rule chose; `history` has a row per epoch.
 
     `cost` is in example-gradients: one forward and backward pass of one example. A forward pass alone counts a third.
+    `shown` (N,) counts how often each training example was seen up to the epoch whose weights are kept, in this stage.
     `record` is the recorder that was asked for (`evenly.train(..., record=...)`), with all that it has seen.
     """
 
@@ -82,7 +83,14 @@ class Run:
     precision: Precision = "auto"
     step: str = "plain"
     workers: int = 0
+    shown: Tensor | None = None
     record: Any = None
+
+    @property
+    def selected_cost(self) -> float:
+        """Example-gradients by the time that the weights kept were there, with what a method did after the epochs."""
+        spent = [row["cost"] for row in self.history if row["epoch"] >= self.selected_epoch]
+        return self.cost - spent[-1] + spent[0] if spent else self.cost
 
     def outputs(self, split: Split) -> Tensor:
         """The network's outputs on a split, in order, in eval mode, on the CPU."""

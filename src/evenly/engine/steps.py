@@ -15,6 +15,8 @@ from evenly.engine.precision import autocast, whole
 State = dict[str, Tensor]
 Objective = Callable[[Tensor, Batch, State], Tensor]
 Look = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From a network, inputs and labels to the losses that the objective gets and how many examples are right. Losses are
+(B,), or (B, m) where several networks learn at once; the last column is then reported as the training loss."""
 
 
 def look(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,6 +32,8 @@ class Step:
         weights: (N,) factors on the losses of the training examples, or None.
         state: tensors that the objective keeps between steps.
         precision: "bf16" or "float32".
+        look: how a batch is looked at; the cross-entropy of one network where not given.
+        gradients: example-gradients that a look at one example costs.
     """
 
     def __init__(
@@ -41,10 +45,12 @@ class Step:
         weights: Tensor | None,
         precision: str,
         device: torch.device,
+        look: Look = look,
+        gradients: float = 1.0,
     ) -> None:
         self.model, self.optimizer, self.objective = model, optimizer, objective
         self.state, self.weights, self.precision, self.device = state, weights, precision, device
-        self.look: Look = look
+        self.look, self.gradients = look, gradients
         self.seen = torch.zeros(2, dtype=torch.float64, device=device)
         """Summed loss and number right in the first passes since the last `read`."""
         self.cost = 0.0
@@ -58,13 +64,14 @@ class Step:
             with autocast(self.precision, self.device):
                 each, right = self.look(self.model, batch.x, batch.y)
             if batch.first:
-                self.seen += torch.stack([each.detach().sum().double(), right.double()])
+                shown = each.detach() if each.ndim == 1 else each.detach()[:, -1]
+                self.seen += torch.stack([shown.sum().double(), right.double()])
             if self.weights is not None:
                 each = each * self.weights[batch.index]
             loss = self.objective(each, batch, self.state)
             loss.backward()
             batch.first = False
-            self.cost += len(batch)
+            self.cost += self.gradients * len(batch)
             return loss
 
         self.optimizer.step(closure)  # type: ignore[arg-type]

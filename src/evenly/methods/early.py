@@ -17,6 +17,7 @@ from torch import Tensor
 from evenly.data import Data, Upsample
 from evenly.engine import FORWARD, Fit, Run, Selection
 from evenly.errors import EvenlyError
+from evenly.methods.kept import kept
 from evenly.methods.registry import Factory
 
 SHRUNK = 0.25
@@ -61,21 +62,22 @@ class Early:
         return self.run.features(self.data.train)
 
     def choose(self, fit: Fit, how: Callable[[], Tensor]) -> Tensor:
-        """The indices that `how` singles out, kept with the run and read back where it goes on.
+        """The indices that `how` singles out, kept with the run and read back where it goes on."""
 
-        On other hardware the same network rounds otherwise, and would choose others in the middle of a run.
-        """
-        kept = None if fit.folder is None else fit.folder.load("chosen")
-        if kept is not None:
-            self.cost = kept["cost"]
-            return torch.as_tensor(kept["indices"])
-        chosen = how()
-        if fit.folder is not None and not fit.reading:
-            fit.folder.save("chosen", {"indices": chosen, "cost": self.cost})
-        return chosen
+        def make() -> dict[str, Any]:
+            chosen = how()
+            return {"indices": chosen, "cost": self.cost}
 
-    def selection(self, chosen: Tensor, times: int, why: str, **details: Any) -> Selection:
+        found = kept(fit, "chosen", make)
+        self.cost = found["cost"]
+        return torch.as_tensor(found["indices"])
+
+    def selection(
+        self, chosen: Tensor, times: int, why: str, none: str = "this is plain training", **details: Any
+    ) -> Selection:
         """The examples chosen (M,), each shown so many times per epoch, with the curve that set the epoch.
+
+        `none` says what comes of there being none to choose.
 
         The details hold `separating_epoch`, `early_losses` (one for each early epoch), `decided`, and
         `share_per_class` (K,), the share of each class that was chosen (0 for a class without examples).
@@ -83,7 +85,7 @@ class Early:
         if self.decided == "end":
             why += "; the drop in training loss never shrank, so they were separated at the end of a whole run"
         if not len(chosen):
-            why += "; there are none, so this is plain training"
+            why += f"; there are none, so {none}"
         labels = self.data.train.labels.cpu()
         sizes, picked = (torch.bincount(part, minlength=self.data.classes) for part in (labels, labels[chosen]))
         return Selection(
@@ -98,7 +100,9 @@ class Early:
         )  # fmt: skip
 
 
-def train_early(model: Factory, data: Data, fit: Fit, separating_epoch: int | None, factor: int = 1) -> Early:
+def train_early(
+    model: Factory, data: Data, fit: Fit, separating_epoch: int | None, factor: int = 1, stage: str = "early"
+) -> Early:
     """Train until the separating epoch: the one given, or the first at which the drop in training loss has shrunk.
 
     A `factor` that examples could not be repeated by is refused here, before anything is trained.
@@ -112,7 +116,7 @@ def train_early(model: Factory, data: Data, fit: Fit, separating_epoch: int | No
             return len(history) >= separating_epoch
         return drop_has_shrunk([row["train_loss"] for row in history])
 
-    run = fit(model(), data, stage="early", until=separated, select="last", evaluate_every=None)
+    run = fit(model(), data, stage=stage, until=separated, select="last", evaluate_every=None)
     shrunk: Literal["rule", "end"] = "rule" if separated(run.history) else "end"
     return Early(run, data, shrunk if separating_epoch is None else "given", run.cost)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from evenly.data import Data, Everything, GroupBalanced
 from evenly.data.samplers import EpochSampler
 from evenly.engine import Batch, Fit, Run, State
+from evenly.engine.steps import Objective
 from evenly.errors import EvenlyError
 from evenly.methods.registry import Factory, method
 
@@ -24,12 +25,16 @@ from evenly.methods.registry import Factory, method
 @method(needs_groups=True)
 def group_dro(model: Factory, data: Data, fit: Fit, *, step_size: float = 0.01, C: float = 0.0) -> Run:
     """Weigh the groups by their losses so that the worst one counts most."""
+    objective, state = worst_group(torch.bincount(data.train.groups, minlength=data.group_count), step_size, C, fit)
+    return fit(model(), data, sampler=balanced(data.train.groups, fit), objective=objective, state=state)
+
+
+def worst_group(counts: Tensor, step_size: float, C: float, fit: Fit) -> tuple[Objective, State]:
+    """The objective for groups of these sizes (G,), and the weights it starts from: alike for all groups there are."""
     if not step_size > 0:
         raise EvenlyError(f"step_size {step_size} never moves the groups' weights; give a number above 0")
     if C < 0:
         raise EvenlyError(f"C {C} would favour large groups; give a number from 0")
-    groups = data.train.groups
-    counts = torch.bincount(groups, minlength=data.group_count)
     present = counts > 0
     q = present.double() / present.sum()
     margin = (C / counts.clamp(min=1).double().sqrt()).to(fit.device)
@@ -42,9 +47,13 @@ def group_dro(model: Factory, data: Data, fit: Fit, *, step_size: float = 0.01, 
             state["q"] = exponentiated(state["q"], adjusted, here, step_size)
         return (state["q"].to(losses) * group_losses).sum()
 
-    # on the full batch every group's mean is exact, and drawing some examples twice would only add noise
-    sampler: EpochSampler = Everything(len(groups)) if fit.batch_size is None else GroupBalanced(groups, seed=fit.seed)
-    return fit(model(), data, sampler=sampler, objective=objective, state={"q": q})
+    return objective, {"q": q}
+
+
+def balanced(groups: Tensor, fit: Fit) -> EpochSampler:
+    """All groups equally often. On the full batch every group's mean is exact, and drawing some examples twice would
+    only add noise: every example once."""
+    return Everything(len(groups)) if fit.batch_size is None else GroupBalanced(groups, seed=fit.seed)
 
 
 def mean_by_group(losses: Tensor, group: Tensor, count: int) -> tuple[Tensor, Tensor]:

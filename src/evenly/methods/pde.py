@@ -3,7 +3,8 @@
 1. Warm-up: train on a group-balanced subset, every group cut down to the size of the smallest.
 2. Expansion: every few epochs add a few of the remaining examples, drawn as evenly over the groups as what is left
    allows, and train on. The momentum gathered in the warm-up is kept.
-3. Return the weights with the best worst-group accuracy on validation (``select="worst-group"``).
+3. Return the weights with the best worst-group accuracy on validation (``select="worst-group"``). With a `patience`,
+   training stops once the expansions have gone so many epochs without a better one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def pde(
 
     Where not given (the defaults are evenly's own; the paper sets them per data set), the warm-up takes two thirds of
     the epochs and the rest holds ten expansions, each a twentieth of the balanced set. `decay` multiplies the learning
-    rate at the end of the warm-up; `add="all"` expands at once.
+    rate at the end of the warm-up; `add="all"` expands at once. `cap` is for many groups of which some are tiny, as in
+    CivilComments: each gives at most so many to the balanced set, smaller ones all they have.
     """
     warmup_epochs = max(1, 2 * fit.epochs // 3) if warmup_epochs is None else warmup_epochs
     if not 0 < warmup_epochs <= fit.epochs:
@@ -67,8 +69,8 @@ def pde(
                 if isinstance(value, torch.Tensor):
                     value.zero_()
 
-    run = fit(model(), data, sampler=sampler, schedule=schedule, before_epoch=before_epoch)
-    entered = sampler.entry_epochs(fit.epochs)
+    run = fit(model(), data, sampler=sampler, schedule=schedule, before_epoch=before_epoch, patient_from=warmup_epochs)
+    entered = sampler.entry_epochs(len(run.history))
     used = (entered >= 0).nonzero().flatten()
     run.selection = Selection(
         used, torch.ones_like(used), "in the group-balanced warm-up set or added by an expansion",

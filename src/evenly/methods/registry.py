@@ -42,7 +42,8 @@ class Method:
         if self.needs_groups:
             if data.train.groups is None:
                 raise EvenlyError(
-                    f"{self.name} needs groups and the data has none; give groups, or use a method without: erm, useful"
+                    f"{self.name} needs groups and the data has none; give groups, infer them with groups='infer', or "
+                    "use a method without: erm, useful"
                 )
             if data.train.groups.ndim == 2:
                 raise EvenlyError(f"{self.name} needs one group per example and the groups overlap; give integers (N,)")

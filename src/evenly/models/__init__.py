@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,14 +20,15 @@ from evenly.models.mobilenet import MobileNetV2
 from evenly.models.preact_resnet import PreActResNet
 from evenly.models.resnet import Bottleneck, ResNet
 from evenly.models.small import MLP, ConvNet, ThreeConvNet
+from evenly.models.texts import TEXT_MODELS, BagOfWords, Build, encoded, find_text_model
 from evenly.models.vgg import VGG
 from evenly.models.vit import ViT
 from evenly.models.weights import Loaded, load_weights
 from evenly.randomness import derive, isolated
 
 __all__ = [
-    "MLP", "MODELS", "RECIPES", "VGG", "ConvNet", "CubicCNN", "DenseNet", "Loaded", "MobileNetV2", "PreActResNet",
-    "ResNet", "ThreeConvNet", "ViT", "factory", "load_weights",
+    "MLP", "MODELS", "RECIPES", "TEXT_MODELS", "VGG", "BagOfWords", "ConvNet", "CubicCNN", "DenseNet", "Loaded",
+    "MobileNetV2", "PreActResNet", "ResNet", "ThreeConvNet", "ViT", "encoded", "factory", "load_weights",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -157,17 +159,24 @@ def find(name: str) -> tuple[str, Callable[..., nn.Module]]:
     for known, (make, _) in MODELS.items():
         if known.replace("-", "_") == name.replace("-", "_"):
             return known, make
-    raise unknown("model", name, MODELS)
+    raise unknown("model", name, [*MODELS, *TEXT_MODELS])
 
 
 def factory(
-    model: str | nn.Module | Callable[[], nn.Module], shape: Shape, classes: int, seed: int, **options: Any
+    model: str | nn.Module | Callable[[], nn.Module],
+    shape: Shape,
+    classes: int,
+    seed: int,
+    *,
+    texts: Sequence[str] | None = None,
+    **options: Any,
 ) -> tuple[Callable[[], nn.Module], str]:
     """A function that builds the network in its initial state, the same at every call, and the network's name.
 
     The initial weights depend on the seed alone; a module given as it stands is its own initial state, copied.
 
     Args:
+        texts: the training texts, where the inputs are texts; a model by name has to be one for texts then.
         options: of a model by name: those of its constructor, and `weights`, a file to start from instead
             (`load_weights`); a head for another number of classes stays as the seed made it.
     """
@@ -179,15 +188,13 @@ def factory(
         given = model
         return lambda: copy.deepcopy(given), f"{type(model).__name__} as given"
     if isinstance(model, str):
-        name, make = find(model)
         weights = options.get("weights")
         own = {key: value for key, value in options.items() if key != "weights"}
+        name, make = _maker(model, shape, classes, texts, own)
 
         def build() -> nn.Module:
-            try:
-                network = make(shape, classes, **own)
-            except TypeError as error:
-                raise EvenlyError(f"{name} cannot be built with options {own} ({error}); see its docstring") from None
+            with _explained(name, own):
+                network = make()
             if weights is not None:
                 load_weights(network, weights)
             return network
@@ -204,3 +211,30 @@ def factory(
         return network
 
     return fresh, name
+
+
+def _maker(
+    model: str, shape: Shape, classes: int, texts: Sequence[str] | None, options: dict[str, Any]
+) -> tuple[str, Build]:
+    """A model's name as it is listed and what builds it; what it learns from texts beforehand is learned once."""
+    for_texts = find_text_model(model)
+    if for_texts is None:
+        name, make = find(model)
+        if texts is not None:
+            raise EvenlyError(f"{name} cannot read texts; use bag_of_words, or hf:FOLDER for a model of transformers")
+        return name, lambda: make(shape, classes, **options)
+    name, prepare = for_texts
+    if texts is None:
+        raise EvenlyError(
+            f"{name} reads texts and the inputs are numbers of shape {shape}; use mlp, or for images convnet"
+        )
+    with _explained(name, options):
+        return name, prepare(texts, classes, **options)
+
+
+@contextmanager
+def _explained(name: str, options: dict[str, Any]) -> Iterator[None]:
+    try:
+        yield
+    except TypeError as error:
+        raise EvenlyError(f"{name} cannot be built with options {options} ({error}); see its docstring") from None

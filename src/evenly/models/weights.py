@@ -71,7 +71,10 @@ def load_weights(model: nn.Module, path: str | Path, *, strict: bool = True, rep
         )
     for names, what in ((missing, "lacks"), (unexpected, "has, and the model lacks,")):
         if strict and names:
-            raise EvenlyError(f"{path} {what} {_some(names)}; choose the model it was saved from, or pass strict=False")
+            raise EvenlyError(
+                f"{path} {what} {_some(names)}; choose the model it was saved from "
+                "(in Python strict=False takes what fits)"
+            )
     head = _head(model) if replace_head else ()
     shared = {name: value for name, value in found.items() if name in own}
     fresh = [name for name in head if name in shared and _other_classes(shared[name], own[name])]
@@ -176,6 +179,8 @@ def _check(name: str, value: Tensor, own: Tensor, path: Path) -> None:
         )
     if value.is_floating_point() != own.is_floating_point():
         raise EvenlyError(f"{name} in {path} is of type {value.dtype}, in the model {own.dtype}; save it as that type")
+    if value.is_meta:
+        raise EvenlyError(f"{name} in {path} is on the meta device and has no values; save a model that has weights")
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         raise EvenlyError(f"{name} in {path} holds NaN or infinity; its training diverged, give other weights")
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from evenly.diagnose.audit import SHOWN, Audit, Share, check_same
+from evenly.diagnose.audit import SHOWN, Audit, Share, check_pair
 from evenly.diagnose.importance import gini_if_any, lorenz
-from evenly.errors import EvenlyError
 from evenly.report import figures
 from evenly.report.blocks import (
     Block,
@@ -25,8 +25,9 @@ from evenly.report.blocks import (
     Section,
     Settings,
     Table,
+    Verdicts,
 )
-from evenly.report.examples import Example
+from evenly.report.examples import Example, snippet
 from evenly.report.figures import Curve, Look, is_image, thumbnail
 from evenly.report.pages import footer, write_page
 from evenly.report.settings import size_pairs
@@ -36,15 +37,22 @@ POINTS = 200
 """Points of a drawn curve, whatever the number of examples."""
 
 HOW_TO_READ = (
-    "Intervals of shares are Wilson's, at 95%. A group is said to be failed only where its interval, widened for the "
-    "number of groups, lies below the average: the lowest of many is low by chance as well.",
+    "Intervals of shares are Wilson's, at 95%. A group is said to be failed, and marked, only where its exact binomial "
+    "bound, widened for the number of groups, lies below the average: the lowest of many is low by chance as well. Of "
+    "label by attribute, one is said to lack something only where it is also below the rest of its own class, by "
+    "Fisher's exact test at a level divided by their number; a class that is weak throughout is called weak, as the "
+    "numbers show no cause.",
+    "Clusters, which stand in where the data has neither groups nor attributes, are two parts of each class in the "
+    "model's own features. Its decisions are made from these features, so that one part is right less often is to be "
+    "expected, of any model and on noise as well: it says where to look, not what is wrong.",
     "A probing error is that of a linear classifier on the model's features, fitted and measured on sets in which the "
-    "attribute does not go with the label. A low error says that the features hold the attribute, not that the model "
-    "uses it.",
-    "An importance weight is how much an example's loss moves its own logit. The closer the Lorenz curve is to the "
-    "diagonal, the more evenly the examples drive training.",
-    "The largest eigenvalues of the Hessian are how sharply the training loss bends around these weights. A residual "
-    "bounds the distance of an eigenvalue to the true one.",
+    "attribute does not go with what the sets are balanced over; what goes with it otherwise may give it away. A low "
+    "error says that it can be read off the features, not that the model uses it.",
+    "An importance weight is how much an example's loss moves its own logit: the factor of that logit's gradient in "
+    "the gradient of the loss. The closer the Lorenz curve is to the diagonal, the more alike the factors.",
+    "The largest eigenvalues of the Hessian are how sharply the training loss bends upwards around these weights. "
+    "Where it bends downwards, the density has negative ones. A residual bounds the distance to an eigenvalue of the "
+    "Hessian, which need not be the one of that rank.",
 )
 
 
@@ -52,14 +60,10 @@ def audit_page(audits: Sequence[Audit], path: Path) -> None:
     """Write the page of one audit, or of two of the same data."""
     first = audits[0]
     for other in audits[1:]:
-        check_same(first.data, other.data)
-        if other.split.name != first.split.name:
-            raise EvenlyError(
-                f"the two audits are of different splits, {first.split.name} and {other.split.name}; judge both on one"
-            )
+        check_pair(first, other)
     title = " and ".join(dict.fromkeys(each.name for each in audits)) + f" on {first.data.name}"
     blocks: list[tuple[str, str, list[Block | None]]] = [
-        ("In short", "short", [Prose(each.verdict()) for each in audits]),
+        ("In short", "short", short(audits)),
         ("Groups", "groups", [groups(audits)]),
         ("What its features tell", "probes", [probes(audits)]),
         ("What drives training", "importance", [importance(audits), forgetting(audits)]),
@@ -77,31 +81,47 @@ def audit_page(audits: Sequence[Audit], path: Path) -> None:
     write_page(path, Page(title, first.data.about, sections, footer(seconds), contents=True))
 
 
+def short(audits: Sequence[Audit]) -> list[Block | None]:
+    """What the numbers say: of one model, or how two compare and then of each under its name."""
+    if len(audits) == 1:
+        return [Prose(audits[0].verdict())]
+    said = [each.verdict() for each in audits]
+    return [
+        Prose(audits[0].compared(audits[1])),
+        *(Verdicts(first, (), rest, each.name) for each, (first, *rest) in zip(audits, said, strict=True)),
+    ]
+
+
 def groups(audits: Sequence[Audit]) -> Table:
     """A row per group: how many, how often right, the loss."""
     names = list(dict.fromkeys(share.name for each in audits for share in each.groups))
     of = [{share.name: share for share in each.groups} for each in audits]
-    all_ = [each.overall for each in audits]
     columns = [audits[0].by, "examples"]
     for each in audits:
         called = f"{each.name}: " if len(audits) > 1 else ""
         columns += [f"{called}accuracy, %", f"{called}loss"]
-    rows = [Row("all", _cells(all_, all_), muted=False)]
-    rows += [Row(name, _cells([shares.get(name) for shares in of], all_)) for name in names]
+    judged = audits[0].by != "cluster"  # that clusters differ is to be expected
+    rows = [Row("all", _cells([each.overall for each in audits], audits, judged), muted=False)]
+    rows += [Row(name, _cells([shares.get(name) for shares in of], audits, judged)) for name in names]
     caption = f"Share right on the {audits[0].split.name} split, with 95% intervals. A column's name sorts by it."
+    if not judged:
+        caption += (
+            " Clusters are of the model's own features, from which it decides: that they differ is to be expected, and "
+            "tells where to look."
+        )
     return Table(columns, rows, caption, "Accuracy by " + audits[0].by, sortable=True)
 
 
-def _cells(shares: Sequence[Share | None], of: Sequence[Share]) -> list[Cell]:
+def _cells(shares: Sequence[Share | None], of: Sequence[Audit], judged: bool) -> list[Cell]:
     """How many, then of each model how often right and its loss; clusters of two models differ in size."""
     sizes = list(dict.fromkeys(share.n for share in shares if share is not None))
     cells = [Cell(" / ".join(f"{size:,}" for size in sizes), value=sizes[0])]
-    for share, whole in zip(shares, of, strict=True):
+    for share, found in zip(shares, of, strict=True):
         if share is None:
             cells += [Cell("–"), Cell("–")]
             continue
         low, high = share.interval
-        outcome = "lowered" if share is not whole and high < whole.accuracy else ""
+        outcome = "lowered" if judged and found.below(share, len(found.groups)) else ""
         cells += [
             Cell(f"{100 * share.accuracy:.1f}", f"{100 * low:.1f} to {100 * high:.1f}", outcome, value=share.accuracy),
             Cell(f"{share.loss:.3f}", value=share.loss),
@@ -114,13 +134,13 @@ def probes(audits: Sequence[Audit]) -> Table | None:
     names = list(dict.fromkeys(name for each in audits for name in each.probes))
     if not names:
         return None
-    columns = ["attribute", "guessing, %"]
+    columns = ["attribute", "balanced over", "guessing, %"]
     columns += [f"{each.name}: error, %" if len(audits) > 1 else "error, %" for each in audits]
     rows = []
     for name in names:
         found = [each.probes.get(name) for each in audits]
-        chance = next(p.chance for p in found if p is not None)
-        cells = [Cell(f"{100 * chance:.1f}", value=chance)]
+        one = next(p for p in found if p is not None)
+        cells = [Cell(", ".join(one.balanced_over)), Cell(f"{100 * one.chance:.1f}", value=one.chance)]
         for p in found:
             cells.append(
                 Cell("–")
@@ -128,7 +148,11 @@ def probes(audits: Sequence[Audit]) -> Table | None:
                 else Cell(f"{100 * p.error:.1f}", f"{100 * p.low:.1f} to {100 * p.high:.1f}", value=p.error)
             )
         rows.append(Row(name, cells))
-    caption = "Error of a linear probe on held-out examples, balanced over label and attribute; 95% intervals."
+    caption = (
+        "Error of a linear probe on held-out examples, with 95% intervals. Each configuration of the attribute and of "
+        "what it is balanced over is equally frequent: the label and all other attributes, or, where some "
+        "configuration of these has too few examples, the label or the groups alone."
+    )
     return Table(columns, rows, caption, "Probing errors", sortable=True)
 
 
@@ -139,16 +163,28 @@ def importance(audits: Sequence[Audit]) -> Panels:
         here, there = (f"{gini_if_any(each):.2f}".replace("nan", "none") for each in (audit.importance, audit.phantom))
         lines = [
             Curve(f"at the weights, Gini {here}", LOOKS[0], _lorenz(audit.importance)),
-            Curve(f"at SAM's phantom weights, Gini {there}", LOOKS[1], _lorenz(audit.phantom)),
+            *(
+                [Curve(f"at SAM's phantom weights, Gini {there}", LOOKS[1], _lorenz(audit.phantom))]
+                if audit.rho
+                else ()
+            ),
             Curve("all alike", Look(0, 1), [([0.0, 1.0], [0.0, 1.0])]),
         ]
         svg = figures.curves(
             lines, prefix=f"lorenz{number}", label="Lorenz curves of importance weights",
             x_name="share of examples, the lightest first", shares=True,
         )  # fmt: skip
-        panels.append(Panel(audit.name, svg, f"Gini {here} and {there}"))
+        panels.append(Panel(audit.name, svg, f"Gini {here} and {there}" if audit.rho else f"Gini {here}"))
+    sam = any(each.rho for each in audits)
     legend = [("at the weights", LOOKS[0]), ("at SAM's phantom weights", LOOKS[1]), ("all alike", Look(0, 1))]
-    caption = f"Share of the weight that the lightest examples have, over {_looked(audits[0])} training examples."
+    legend = legend if sam else [legend[0], legend[2]]
+    caption = (
+        f"Share of the weight that the lightest examples have, over {_looked(audits[0])} training examples. The Gini "
+        "coefficient is twice the area between a curve and the diagonal: 0 where all examples weigh the same, near 1 "
+        "where few have all the weight."
+    )
+    if sam:
+        caption += " The phantom weights are those of the network after SAM's step uphill, where it takes its gradient."
     return Panels("Importance of the training examples", panels, caption, legend)
 
 
@@ -209,8 +245,18 @@ def eigenvalues(audits: Sequence[Audit]) -> Table | None:
             unsure = "" if bool(each.spectrum.converged[k]) else "not converged"
             cells += [Cell(f"{value:.4g}", unsure, value=value), Cell(f"{residual:.1e}", value=residual)]
         rows.append(Row(f"{k + 1}", cells))
-    caption = f"The largest of the Hessian of the mean training loss, over {_looked(audits[0])} examples."
+    caption = (
+        f"The largest of the Hessian of the mean training loss, over {_looked(audits[0])} examples. An eigenvalue that "
+        "occurs several times is listed once."
+    )
     return Table(columns, rows, caption, "Largest eigenvalues")
+
+
+DENSITY = (
+    "The density of all eigenvalues, estimated by Lanczos quadrature: the share of directions in the space of weights "
+    "along which the training loss bends so much. It integrates to 1 and is drawn on a logarithmic scale: nearly all "
+    "directions are flat."
+)
 
 
 def density(audits: Sequence[Audit]) -> Panels | None:
@@ -227,11 +273,16 @@ def density(audits: Sequence[Audit]) -> Panels | None:
         panels.append(Panel(each.name, svg))
     if not panels:
         return None
-    return Panels("All eigenvalues", panels, "Their density, estimated by Lanczos quadrature; it integrates to 1.")
+    return Panels("All eigenvalues", panels, DENSITY)
 
 
 def gallery(each: Audit) -> Gallery | None:
-    """The hardest and the easiest images, each beside where the model looks."""
+    """The hardest and the easiest images, each beside where the model looks, or texts."""
+    if each.split.texts is not None:
+        kinds = (("Hardest", each.hardest), ("Easiest", each.easiest))
+        texts = [(kind, [_example(each, i, "", "") for i in indices.tolist()]) for kind, indices in kinds]
+        title = f"{each.name}: hardest and easiest {each.split.name} texts"
+        return Gallery(title, texts, "Label, prediction and loss of each.")
     if not is_image(each.split.example_shape):
         return None
     sets = []
@@ -245,7 +296,12 @@ def gallery(each: Audit) -> Gallery | None:
                 examples.append(_example(each, i, thumbnail(heated), "where it looks"))
         sets.append((kind, examples))
     caption = "Label, prediction and loss of each"
-    caption += "; beside it Grad-CAM of the predicted class." if each.heat is not None else "."
+    caption += (
+        "; beside it Grad-CAM of the predicted class: red where the image speaks for that class, blue where it does "
+        "not."
+        if each.heat is not None
+        else "."
+    )
     return Gallery(f"{each.name}: hardest and easiest {each.split.name} images", sets, caption)
 
 
@@ -253,7 +309,8 @@ def _example(each: Audit, i: int, source: str, what: str) -> Example:
     label, predicted = _class(each, int(each.labels[i])), _class(each, int(each.predicted[i]))
     told = label if label == predicted else f"{label}, taken for {predicted}"
     caption = what or f"{told}, loss {float(each.losses[i]):.2g}"
-    return Example(source, caption, f"{each.split.name} example {i}, {told}{', ' + what if what else ''}", False)
+    text = "" if each.split.texts is None else snippet(each.split.texts[i])
+    return Example(source, caption, f"{each.split.name} example {i}, {told}{', ' + what if what else ''}", False, text)
 
 
 def _class(each: Audit, k: int) -> str:
@@ -287,6 +344,8 @@ def table(each: Audit) -> Table:
         )
         for i in each.hardest.tolist()
     ]
+    if (files := getattr(each.split.inputs, "files", None)) is not None:
+        rows = [replace(row, note=str(files[int(row.name)])) for row in rows]
     caption = f"The {len(rows)} {each.split.name} examples with the largest loss, by their place in the split."
     return Table(["example", "label", "prediction", "loss"], rows, caption, f"{each.name}: hardest", sortable=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from evenly.data.contract import Data
 from evenly.engine.folder import read_json
 from evenly.engine.run import Run, Selection
 from evenly.experiment import resolve
-from evenly.report import figures, words
+from evenly.report import by_group, figures, words
 from evenly.report.blocks import (
     Block,
     Cell,
@@ -33,6 +33,7 @@ from evenly.report.settings import NAMES, as_text, setting_pairs, size_pairs
 
 MOST_GROUPS = 12
 """Groups drawn at most: the worst ones of the first arm."""
+KEPT_AFTER = "kept after, full epochs"
 MOST_POINTS = 6
 """Combinations of swept values whose curves and groups are drawn at most; every one has its table."""
 
@@ -71,6 +72,12 @@ def section(table: Comparison, data: Data | None, number: int) -> Section:
             alignments(table, looks, f"{prefix}-alignment"),
             courses(table, looks, f"{prefix}-course"),
             groups(table, data, looks, f"{prefix}-group"),
+            by_group.accuracies(table, data),
+            by_group.over_epochs(
+                _runs_of(table, looks), [] if data is None else data.measured_names, f"{prefix}-epochs"
+            ),
+            by_group.origins(table, data),
+            by_group.reaching(table),
         ]
     )
     blocks: list[Block | None] = [
@@ -80,6 +87,12 @@ def section(table: Comparison, data: Data | None, number: int) -> Section:
         hard_examples(table, data),
     ]
     return Section(table.data, f"data-{number}", [block for block in blocks if block is not None])
+
+
+def _runs_of(table: Comparison, arms: Iterable[str]) -> dict[str, list[Run]]:
+    """The runs of each arm there are, one per seed."""
+    found = {arm: [run for (name, _), run in table.runs.items() if name == arm] for arm in arms}
+    return {arm: runs for arm, runs in found.items() if runs}
 
 
 def by_value(table: Comparison, data: Data | None, looks: Mapping[str, Look], prefix: str) -> list[Block | None]:
@@ -210,14 +223,14 @@ def results(table: Comparison, looks: Mapping[str, Look], scale: tuple[float, fl
     for entry in table.summary:
         if entry.get("control_of") in by_arm:
             continue
-        rows.append(_row(entry, shown, metric, scale, looks.get(entry["arm"])))
+        rows.append(_row(entry, shown, metric, scale, looks.get(entry["arm"]), _tells_when(table)))
         control = by_arm.get(entry.get("control") or "")
         if control is not None:
             note = "control, same cost" if control.get("control_of") else "control, as above"
-            rows.append(_control_row(control, shown, note, drawn=scale is not None))
+            rows.append(_control_row(control, shown, note, scale is not None, _tells_when(table)))
     heads = {"accuracy": "accuracy, %", "worst_group": "worst group, %", "train_weighted": "train-weighted, %",
              "worst_class": "worst class, %"}  # fmt: skip
-    columns = ["arm", *(heads[m] for m in shown), "cost, × ERM"]
+    columns = ["arm", *(heads[m] for m in shown), *([KEPT_AFTER] if _tells_when(table) else []), "cost, × ERM"]
     if scale is not None:
         columns += [f"{words.METRIC_NAMES[metric]} against control, points", ""]
     zero = None if scale is None else _place(0.0, scale)
@@ -304,7 +317,7 @@ def groups(table: Comparison, data: Data | None, looks: Mapping[str, Look], pref
             )
             for entry in arms
         ]  # fmt: skip
-        name = str(data.group_names[g]) if data is not None and data.group_names else f"group {g}"
+        name = data.measured_names[g] if data is not None and data.measured_names else f"group {g}"
         note = f"{counts[g]:,} of {sum(counts):,} training examples" if counts and g < len(counts) else ""
         svg = figures.bars(rows, prefix=f"{prefix}{g}", label=f"Accuracy in group {name}")
         panels.append(Panel(name, svg, note))
@@ -417,6 +430,8 @@ def _caption(table: Comparison) -> str:
         caption += " There is no test set, and the same validation set chose the epoch: the numbers flatter."
     if where == "training":
         caption += " There is neither a test nor a validation set: the numbers say nothing about new data."
+    if _tells_when(table):
+        caption += " Kept after: the cost up to those weights, in epochs of the full training set."
     if any(entry.get("control") for entry in table.summary):
         caption += (
             f" The difference is in {words.METRIC_NAMES[words.headline(table)]} from the control of equal cost below "
@@ -425,10 +440,20 @@ def _caption(table: Comparison) -> str:
     return caption
 
 
+def _tells_when(table: Comparison) -> bool:
+    """Whether the epoch whose weights were kept was chosen, and is known in every arm."""
+    return table.plan.get("rule") != "last" and all("selected_after_epochs" in entry for entry in table.summary)
+
+
 def _row(
-    entry: Mapping[str, Any], shown: Sequence[str], metric: str, scale: tuple[float, float] | None, look: Look | None
+    entry: Mapping[str, Any],
+    shown: Sequence[str],
+    metric: str,
+    scale: tuple[float, float] | None,
+    look: Look | None,
+    when: bool,
 ) -> Row:
-    cells = [*_values(entry, shown), Cell(words.times(entry["cost_multiple"]).rstrip("x"))]
+    cells = _values(entry, shown, when)
     if scale is not None:
         difference = entry.get(metric, {}).get("difference")
         if difference is None:
@@ -447,13 +472,13 @@ def _row(
     return Row(words.table_name(entry), cells, muted=bool(entry.get("control_of")), look=look)
 
 
-def _control_row(control: Mapping[str, Any], shown: Sequence[str], note: str, drawn: bool) -> Row:
-    cells = [*_values(control, shown), Cell(words.times(control["cost_multiple"]).rstrip("x"))]
+def _control_row(control: Mapping[str, Any], shown: Sequence[str], note: str, drawn: bool, when: bool) -> Row:
+    cells = _values(control, shown, when)
     cells += [Cell(), Cell()] if drawn else []
     return Row(words.table_name(control), cells, muted=True, note=note)
 
 
-def _values(entry: Mapping[str, Any], shown: Sequence[str]) -> list[Cell]:
+def _values(entry: Mapping[str, Any], shown: Sequence[str], when: bool) -> list[Cell]:
     cells = []
     for metric in shown:
         value = entry.get(metric)
@@ -462,7 +487,9 @@ def _values(entry: Mapping[str, Any], shown: Sequence[str]) -> list[Cell]:
         else:
             spread = f"± {words.number(value['sd'])}" if entry["seeds"] > 1 else ""
             cells.append(Cell(words.number(value["mean"]), spread))
-    return cells
+    if when:
+        cells.append(Cell(f"{entry['selected_after_epochs']:.1f}"))
+    return [*cells, Cell(words.times(entry["cost_multiple"]).rstrip("x"))]
 
 
 def _scale(differences: Sequence[Mapping[str, Any] | None]) -> tuple[float, float] | None:

@@ -18,14 +18,22 @@ MINORITY = 0.5
 """A group is a minority where it has less than this share of the average group."""
 
 
+SNIPPET = 160
+"""Characters shown of a text."""
+
+
 @dataclass(frozen=True)
 class Example:
-    """One training example to look at: a PNG data URI, what it is called, whether it is from a minority group."""
+    """One example to look at: a PNG data URI, what it is called, whether it is from a minority group.
+
+    Of texts `source` is empty and `text` is their beginning.
+    """
 
     source: str
     caption: str
     description: str
     minority: bool
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,8 +69,8 @@ def minority_shares(data: Data, selection: Selection) -> list[Share]:
 
 
 def picked_and_others(data: Data, selection: Selection, seed: int = 0) -> tuple[list[Example], list[Example]] | None:
-    """Up to `SHOWN` examples picked and as many others, drawn at random; None where the inputs are no images."""
-    if not is_image(data.train.example_shape):
+    """Up to `SHOWN` examples picked and as many others, drawn at random; None of inputs that are no images or texts."""
+    if data.train.texts is None and not is_image(data.train.example_shape):
         return None
     picked = torch.zeros(len(data.train), dtype=torch.bool)
     picked[selection.indices] = True
@@ -82,13 +90,21 @@ def _draw(members: Tensor, seed: int, purpose: str) -> list[int]:
 
 def _example(data: Data, index: int, minority: bool) -> Example:
     split = data.train
-    inputs = split.inputs
-    image = inputs[index] if isinstance(inputs, Tensor) else torch.as_tensor(inputs[index][0])
     label = int(split.labels[index])
     name = str(data.class_names[label]) if data.class_names else f"class {label}"
     group = _group_of(data, index)
     description = f"training example {index}, label {name}" + (f", group {group}" if group else "")
+    if split.texts is not None:
+        return Example("", group or name, description, minority, snippet(split.texts[index]))
+    inputs = split.inputs
+    image = inputs[index] if isinstance(inputs, Tensor) else torch.as_tensor(inputs[index][0])
     return Example(thumbnail(image), group or name, description, minority)
+
+
+def snippet(text: str) -> str:
+    """The beginning of a text, in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= SNIPPET else f"{line[:SNIPPET].rstrip()} ..."
 
 
 def _group_of(data: Data, index: int) -> str:

@@ -36,6 +36,9 @@ LARGEST_THUMBNAIL = 96
 MOST_SEED_LINES = 8
 """Thin lines in a panel at most; where there would be more, only the means are drawn."""
 
+MOST_MARKS = 20
+"""Upright lines in a panel at most; where there would be more, strokes at the bottom."""
+
 INK, FAINT = "#010203", "#010204"
 _STEPS = [1, 2, 5, 10]
 RC: dict[str, Any] = {
@@ -127,6 +130,7 @@ def curves(
     log_x: bool = False,
     log_y: bool = False,
     y_range: tuple[float, float] | None = None,
+    marks: Sequence[float] = (),
 ) -> str:
     """A panel of curves as SVG: the mean over seeds and, where they are few enough to tell apart, a thin line per seed.
 
@@ -135,6 +139,7 @@ def curves(
         prefix: for the ids in the SVG, unique on its page.
         label: what a reader who cannot see it is told; the last values are added.
         shares: y is a share of 1 and is printed as percent.
+        marks: places on x that get an upright dotted line, or a stroke at the bottom where they are many.
     """
     with page_style(prefix):
         figure = Figure(figsize=(5.6, 3.1))
@@ -147,6 +152,9 @@ def curves(
             x_mean, y_mean = line.mean()
             marker = "o" if len(x_mean) == 1 else None
             axes.plot(x_mean, y_mean, linewidth=1.7, zorder=20 + order, marker=marker, markersize=4, **drawing)
+        for mark in marks:
+            top = 1.0 if len(marks) <= MOST_MARKS else 0.06
+            axes.axvline(mark, 0, top, color=INK, alpha=0.55, linewidth=0.8, dashes=(1, 2), zorder=1.5)
         axes.grid(True, axis="y")
         axes.set_axisbelow(True)
         axes.tick_params(length=3, width=0.6)

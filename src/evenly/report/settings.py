@@ -19,6 +19,9 @@ NAMES = {
     "augment": "augmentation",
     "normalise": "normalisation",
     "precision": "precision",
+    "patience": "patience, in epochs",
+    "groups": "groups",
+    "infer": "groups inferred by",
     "model_options": "model options",
 }
 
@@ -36,7 +39,11 @@ def size_pairs(data: Data | None) -> list[tuple[str, str]]:
     spoken = {"train": "training"}
     pairs = [(f"{spoken.get(name, name)} examples", f"{len(split):,}") for name, split in data.splits.items()]
     pairs.append(("classes", f"{data.classes:,}"))
-    return [*pairs, ("groups", f"{data.group_count:,}")] if data.group_count else pairs
+    if data.group_count:
+        pairs.append(("groups", f"{data.group_count:,}"))
+    if data.train.evaluation_groups is not None:
+        pairs.append(("groups measured by", f"{len(data.measured_names):,}"))
+    return pairs
 
 
 def as_text(value: Any, key: str = "") -> str:

@@ -8,9 +8,10 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from evenly.data.contract import Data
+from evenly.engine.accuracy import intervals
 from evenly.engine.run import Run, Selection
 from evenly.methods.early import FALLEN, SHRUNK, drop_has_shrunk
-from evenly.report import figures, words
+from evenly.report import by_group, figures, words
 from evenly.report.blocks import Block, Cell, Panel, Panels, Prose, Row, Section, Settings, Table
 from evenly.report.comparisons import course, final_rows, gallery
 from evenly.report.figures import Curve, Look
@@ -25,7 +26,12 @@ def sections(run: Run, data: Data, config: Mapping[str, Any]) -> list[Section]:
         settings(run, data, config),
         split_results(run, data),
         group_results(run, data),
+        by_group.origins_of_run(run, data),
         courses(run),
+        by_group.over_epochs(
+            {f"{run.results['method']}+{run.results['optimizer']}": [run]}, data.measured_names, "groups"
+        ),
+        by_group.reaching_of_run(run),
         alignments(run),
     ]
     if run.selection is not None:
@@ -86,14 +92,17 @@ def group_results(run: Run, data: Data) -> Table | None:
         cells = []
         for name in splits:
             values, sizes = run.results[name]["groups"], run.results[name]["group_counts"]
+            bounds = run.results[name].get("group_intervals") or intervals(values, sizes)
             there = g < len(values)
-            cells += [Cell(f"{sizes[g]:,}" if there else "0"), Cell(words.number(values[g] if there else None))]
-        rows.append(Row(str(data.group_names[g]) if data.group_names else f"group {g}", cells))
+            accuracy = Cell(words.number(values[g]), words.bounds(bounds[g])) if there else Cell(words.number(None))
+            cells += [Cell(f"{sizes[g]:,}" if there else "0"), accuracy]
+        rows.append(Row(data.measured_names[g], cells))
     columns = ["group"]
     for name in splits:
         spoken = "training" if name == "train" else name
         columns += [f"{spoken} examples", f"{spoken} accuracy, %"]
-    return Table(columns, rows, "Accuracy and number of examples of each group in each split.", "By group")
+    caption = "Accuracy and number of examples of each group in each split, with Wilson's 95% intervals."
+    return Table(columns, rows, caption, "By group")
 
 
 def courses(run: Run) -> Panels | None:

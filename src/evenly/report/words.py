@@ -27,6 +27,7 @@ RULE_NAMES = {
     "average": "epoch with the best validation accuracy",
     "worst-group": "epoch with the best validation worst-group accuracy",
     "worst-class": "epoch with the best validation worst-class accuracy",
+    "worst-inferred-group": "epoch with the best validation accuracy in the worst inferred group",
 }
 SPOKEN = {"erm": "ERM", "random_upsample": "random upsampling"}
 """Methods whose name in a sentence is not the one that is typed."""
@@ -110,12 +111,12 @@ def closing(table: Comparison) -> list[str]:
             told.append(
                 f"Costs run from {times(costs[least])} what ERM costs ({least}) to {times(costs[most])} ({most})."
             )
-    return told
+    return [*told, *reached(table)]
 
 
 def headline(table: Comparison) -> str:
     """The metric that verdicts are about: worst-group accuracy where the selection rule aims at it, else accuracy."""
-    aims_at_worst = table.plan.get("rule") == "worst-group"
+    aims_at_worst = table.plan.get("rule") in ("worst-group", "worst-inferred-group")
     return "worst_group" if aims_at_worst and any("worst_group" in entry for entry in table.summary) else "accuracy"
 
 
@@ -227,6 +228,39 @@ def interval(difference: Mapping[str, Any]) -> str:
     return f"[{signed(low, digits).lstrip('+')}, {signed(high, digits).lstrip('+')}]"
 
 
+def bounds(found: Sequence[float] | None) -> str:
+    """The interval of a share, in percent: "[80.1, 92.4]"; nothing where there is none."""
+    return "" if found is None else f"[{number(found[0])}, {number(found[1])}]"
+
+
+def used(who: str, counts: Sequence[float], sizes: Sequence[int], names: Sequence[str]) -> str:
+    """Of which group the smallest share of training examples was used, in a sentence; nothing if all were."""
+    shares = [n / size if size else 1.0 for n, size in zip(counts, sizes, strict=True)]
+    least = min(range(len(shares)), key=shares.__getitem__)
+    if shares[least] >= 1:
+        return ""
+    return f"{who} used {counts[least]:,.0f} of {sizes[least]:,} training examples of {names[least]!r}."
+
+
+def reached(table: Comparison) -> list[str]:
+    """What it cost each arm to bring the worst group furthest above ERM's, as far as any of them came."""
+    arms = [entry for entry in table.summary if "cost_to_reach" in entry and not entry.get("control_of")]
+    arms = [] if any(entry.get("sweep") for entry in arms) else [entry for entry in arms if entry["method"] != "erm"]
+    levels = [[level["cost_multiples"] for level in entry["cost_to_reach"]] for entry in arms]
+    there = [k for of_arm in levels for k, costs in enumerate(of_arm) if any(cost is not None for cost in costs)]
+    if not there:
+        return []
+    furthest = max(there)
+    above = arms[0]["cost_to_reach"][furthest]["above_erm"]
+    told = []
+    for entry, of_arm in zip(arms, levels, strict=True):
+        costs = [cost for cost in of_arm[furthest] if cost is not None]
+        some = f" ({len(costs)} of {len(of_arm[furthest])} seeds)" if len(costs) < len(of_arm[furthest]) else ""
+        told.append(f"{spoken(entry)} {times(sum(costs) / len(costs)) + some if costs else 'never'}")
+    more = f" plus {100 * above:.0f} points" if above else ""
+    return [f"Cost up to ERM's best worst group on validation{more}, 1x being all of ERM's: {', '.join(told)}."]
+
+
 def points(difference: Mapping[str, Any]) -> str:
     """The difference alone, signed, with as many digits as its interval needs: "−0.4"."""
     return signed(difference["mean"], _digits(difference)) if math.isfinite(difference["mean"]) else "–"
@@ -250,6 +284,8 @@ def run_sentences(results: Mapping[str, Any]) -> list[str]:
     if "worst_group" in measured:
         reached += f" and {percent(measured['worst_group'])} in its worst group"
     kept = f"The weights are those of epoch {results['selected_epoch']} of {results['epochs']}"
+    if "selected_after_epochs" in results:
+        kept += f", after the cost of {results['selected_after_epochs']:.1f} epochs of the full training set"
     return [
         f"{spoken(results)} reaches {reached} on {results['data']}.",
         f"{kept}: the {RULE_NAMES.get(results['rule'], results['rule'])}.",

@@ -9,8 +9,9 @@ and sum_j s_1j^2 delta(theta_j) is Gauss' quadrature of the spectral measure see
 is the eigenvalues' density (Ghorbani et al. 2019; Papyan 2018).
 
 The start may lean towards a vector a that is rich in the leading eigenvectors, q_1 ~ g / ||g|| + a / ||a|| with g
-random: as g is still there, nothing is missed for the sake of a, and one product takes from g what lies near 0. The
-measure is then read from g alone, sum_j (u_j . g)^2 delta(theta_j), which is the above where q_1 ~ g.
+random: one product takes from g what lies near 0. What a holds then converges first, and the run may stop before a
+leading eigenvector that a lacks has grown out of g. The measure is read from g alone, sum_j (u_j . g)^2 delta(theta_j),
+which is the above where q_1 ~ g; else it leans to the top, since g is not all in the space that q_1 spans.
 
 A run sees an eigenvalue that occurs several times once. Further runs start orthogonal to the eigenvectors found so far,
 so that they come upon the other copies, and look at the rest of the spectrum alone.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,7 +216,7 @@ def test_refuses_what_is_no_folder_and_options_that_cannot_be(tmp_path: Path) ->
         ({"size": 0}, "size 0"),
         ({"validation": 1.0}, "validation 1.0"),
         ({"validation": 0.9}, "validation 0.9 and a test share of 0.2 leave nothing"),
-        ({"group_by": "colour"}, "no attribute to group by is called 'colour'; there are none"),
+        ({"groups": "colour"}, "no attribute to group by is called 'colour'; there are: label"),
     ):
         with pytest.raises(EvenlyError, match=message):
             image_folder(tmp_path, **options)
@@ -230,6 +231,15 @@ def test_links_may_not_leave_the_folder(tmp_path: Path, kind: str) -> None:
     link.symlink_to(outside / "secret.png" if kind == "file" else outside)
     with pytest.raises(EvenlyError, match=f"{link} is a link that leads outside"):
         image_folder(root)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes have no name here")
+def test_a_pipe_among_the_images_is_named_instead_of_waited_for(tmp_path: Path) -> None:
+    root = per_class(tmp_path / "root", {"a": 5, "b": 5})
+    os.mkfifo(root / "a" / "x.png")
+    with pytest.raises(EvenlyError, match=r"1 of 11 images in .*'a/x.png' \(a pipe, a socket or a device"):
+        image_folder(root)
+    assert sum(len(split) for split in image_folder(root, skip_bad=True).splits.values()) == 10
 
 
 def test_links_inside_the_folder_and_to_it_are_followed_but_not_in_circles(tmp_path: Path) -> None:

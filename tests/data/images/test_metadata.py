@@ -51,12 +51,12 @@ def test_labels_splits_and_attributes_are_numbered_and_named(tmp_path: Path) -> 
 
 
 def test_groups_are_label_and_attribute_on_request(tmp_path: Path) -> None:
-    data = image_folder(birds(tmp_path), group_by="place")
+    data = image_folder(birds(tmp_path), groups="label,place")
     assert list(data.group_names) == ["land, place sea", "land, place wood", "water, place sea", "water, place wood"]
     for split in data.splits.values():
         assert split.groups.tolist() == (2 * split.labels + split.attributes["place"]).tolist()
-    with pytest.raises(EvenlyError, match=r"no attribute to group by is called 'palce'; did you mean 'place'\?"):
-        image_folder(tmp_path, group_by="palce")
+    with pytest.raises(EvenlyError, match=r"no attribute to group by is called 'palce'; there are: label, place, year"):
+        image_folder(tmp_path, groups="palce")
 
 
 def test_whole_labels_keep_their_order_as_numbers_and_splits_are_drawn(tmp_path: Path) -> None:

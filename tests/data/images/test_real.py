@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from evenly.data.images import cifar10, fashion_mnist, mnist
+from evenly.data.images import (
+    celeba,
+    cifar10,
+    cifar_mnist,
+    coloured_mnist,
+    fashion_mnist,
+    fashion_mnist_mnist,
+    mnist,
+    pacs,
+    target_parts,
+)
 from evenly.data.images.download import SOURCES
 
 DATA = os.environ.get("EVENLY_DATA")
@@ -79,3 +89,61 @@ def test_the_checksums_of_fashion_mnist_are_those_of_its_files() -> None:
     for source in SOURCES["fashion-mnist"]:
         content = (Path(str(DATA)) / "fashion-mnist" / source.url.rsplit("/", 1)[1]).read_bytes()
         assert hashlib.md5(content).hexdigest() == source.checksum
+
+
+@needs("celeba10k")
+def test_celeba_has_the_published_groups_and_81_blond_men() -> None:
+    if (Path(str(DATA)) / "celeba").exists():
+        pytest.skip("EVENLY_DATA has the official CelebA, which comes before its first 10,000 images")
+    seen = {seed: celeba(seed=seed) for seed in (0, 1)}
+    for data in seen.values():
+        counts = torch.stack([split.groups.bincount(minlength=4) for split in data.splits.values()])
+        assert counts.sum(0).tolist() == [4412, 4136, 1371, 81]
+        shares = counts / counts.sum(0)
+        assert torch.allclose(shares, torch.tensor([[0.5], [0.1], [0.4]]), atol=0.012), "to within one of 81"
+        assert data.train.example_shape == (3, 64, 64)
+    assert not torch.equal(seen[0].test.inputs, seen[1].test.inputs)
+    blond, dark = (seen[0].train.inputs[seen[0].train.labels == k][:, :, :16].float().mean() for k in (1, 0))
+    assert blond > dark + 10, "hair, at the top of the image, is brighter"
+
+
+@needs("pacs128")
+def test_pacs_has_the_published_counts() -> None:
+    data = pacs(target="photo")
+    assert data.test.labels.bincount().tolist() == [189, 202, 182, 186, 199, 280, 432]
+    assert (data.train.groups.bincount() + data.validation.groups.bincount()).tolist() == [2048, 2344, 0, 3929]
+    assert data.class_names == ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
+    sketch = data.train.inputs[data.train.groups == 3][:200].float()
+    assert sketch.mean() > 200, "black lines on white"
+    assert [len(part) for part in target_parts(data)] == [1336, 334]
+
+
+@needs("cifar10")
+@needs("mnist")
+def test_cifar_mnist_joins_the_published_images() -> None:
+    data = cifar_mnist()
+    assert [split.labels.bincount().tolist() for split in data.splits.values()] == [[4500] * 2, [500] * 2, [980] * 2]
+    one, zero = (data.train.inputs[data.train.labels == k][:, :, :32].float() for k in (1, 0))
+    assert one.mean() < 0.5 * zero.mean(), "a one has less ink"
+    assert one[..., 16, 16].mean() > 5 * zero[..., 16, 16].mean(), "a zero has a hole in its middle"
+
+
+@needs("fashion-mnist")
+@needs("mnist")
+def test_fashion_mnist_mnist_joins_the_published_images() -> None:
+    data = fashion_mnist_mnist()
+    assert [split.labels.bincount().tolist() for split in data.splits.values()] == [[5258] * 5, [584] * 5, [980] * 5]
+    assert data.class_names == ["T-shirt/top", "trouser", "pullover", "dress", "coat"]
+
+
+@needs("mnist")
+def test_coloured_mnist_has_the_published_sizes_and_rates() -> None:
+    data = coloured_mnist()
+    assert [len(split) for split in data.splits.values()] == [50_000, 10_000, 10_000]
+    for split, environments in ((data.train, {0: 0.9, 1: 0.8}), (data.test, {2: 0.1})):
+        for k, rate in environments.items():
+            here = split.attributes["environment"] == k
+            agrees = split.attributes["colour"] == split.labels
+            assert agrees[here].double().mean().item() == pytest.approx(rate, abs=1e-3)
+        right = split.attributes["half"] == split.labels
+        assert right.double().mean().item() == pytest.approx(0.75, abs=1e-3)

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from evenly.data.images.cache import Kept, Pixels, kept
-from evenly.data.images.parts import Images
+from evenly.data.images.decoding import Decoded, Squeezed, as_json, squeezed
+from evenly.data.images.parts import Images, Integers
 from evenly.errors import EvenlyError
 
 LARGEST = 16383 * 16383  # what the WebP format can hold
@@ -65,14 +66,59 @@ def read_atlas(path: Path, tile: int = TILE) -> Pixels:
     return np.ascontiguousarray(tiles).reshape(-1, 3, tile, tile)
 
 
+def decode_atlases(
+    folder: Path, files: Sequence[str], counts: Sequence[tuple[int, int]], classes: int, size: Squeezed
+) -> tuple[Decoded, Integers]:
+    """The images of several atlases, one after the other, brought to a size, with the labels of NAME_labels.npy.
+
+    Args:
+        counts: for each atlas the number of its images, which come before empty tiles, and the side of its tiles.
+    """
+
+    def read() -> Kept:
+        parts = []
+        for file, (n, tile) in zip(files, counts, strict=True):
+            tiles = read_atlas(folder / file, tile)
+            if len(tiles) < n:
+                raise EvenlyError(f"{folder / file} has {len(tiles)} tiles for {n} images; get it again")
+            parts.append(_resized(tiles[:n], size))
+        array = np.concatenate(parts)
+        return Kept(array.shape, array)
+
+    known = kept(folder, files, {"atlases": [list(each) for each in counts], "size": as_json(size)}, read)
+    assert known.array is not None  # there is no bound on memory
+    labels = [
+        _labels(folder / f"{Path(file).stem}_labels.npy", n, classes)
+        for file, (n, _) in zip(files, counts, strict=True)
+    ]
+    names = [f"{file}#{i}" for file, (n, _) in zip(files, counts, strict=True) for i in range(n)]
+    shape = (3, size.side, size.side)
+    decoded = Decoded(folder, names, np.arange(len(names)), shape, size, torch.from_numpy(known.array))
+    return decoded, np.concatenate(labels)
+
+
+def _resized(tiles: Pixels, size: Squeezed) -> Pixels:
+    from PIL import Image
+
+    if (size.whole, size.whole) == tiles.shape[2:] == (size.side, size.side):
+        return tiles
+    pictures = [squeezed(Image.fromarray(tile.transpose(1, 2, 0)), size) for tile in tiles]
+    return np.ascontiguousarray(np.stack([np.asarray(picture) for picture in pictures]).transpose(0, 3, 1, 2))
+
+
 def _labelled(tiles: Pixels, path: Path) -> Images:
+    return Images(torch.from_numpy(tiles), _labels(path, len(tiles), 10))
+
+
+def _labels(path: Path, count: int, classes: int) -> Integers:
     try:
         labels = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise EvenlyError(f"{path} cannot be read as plain numbers ({error}); get it again") from None
-    if labels.shape != (len(tiles),) or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() > 9:
-        raise EvenlyError(f"{path} is not {len(tiles)} labels in 0..9, one for each tile; get it again")
-    return Images(torch.from_numpy(tiles), labels.astype(np.int64))
+    if labels.shape != (count,) or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
+        raise EvenlyError(f"{path} is not {count} labels in 0..{classes - 1}, one for each tile; get it again")
+    integers: Integers = labels.astype(np.int64)
+    return integers
 
 
 @contextlib.contextmanager

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import math
 import os
+import stat
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -39,11 +42,22 @@ Header = tuple[int, int, bool]  # width and height as seen upright, whether gray
 Seen = TypeVar("Seen")
 
 
+class Squeezed(NamedTuple):
+    """A size to bring images to: the whole image to `whole` x `whole`, then its middle `side` x `side` cut out."""
+
+    side: int
+    whole: int
+
+
+Size = int | Squeezed | None
+"""The side of the middle square to bring to that size, or `Squeezed`, or the size that all images have."""
+
+
 class ImageFiles(Dataset[tuple[Tensor, int]]):
     """Images that stay on disk: item i is decoded when asked for, as (uint8 (C, H, W), label)."""
 
     def __init__(
-        self, root: Path, files: Sequence[str], labels: Integers, shape: tuple[int, int, int], size: int | None
+        self, root: Path, files: Sequence[str], labels: Integers, shape: tuple[int, int, int], size: Size
     ) -> None:
         self.root, self.files, self.shape, self.size = root, list(files), shape, size
         self.targets = torch.from_numpy(np.asarray(labels, dtype=np.int64))
@@ -71,6 +85,8 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
 
 BEGINNING = 1 << 16
 """Bytes of a file that tell it from another of its name and size."""
+MOST_BYTES = 1 << 28
+"""Bytes that an image in an archive may unpack to before it is decoded."""
 
 
 @dataclass
@@ -88,7 +104,7 @@ class Decoded:
     files: Sequence[str]
     kept: Integers
     shape: tuple[int, int, int]
-    size: int | None
+    size: Size
     pixels: Tensor | None
     bad: list[tuple[str, str]] = field(default_factory=list)
 
@@ -103,7 +119,7 @@ def decode(
     root: Path,
     files: Sequence[str],
     *,
-    size: int | None = None,
+    size: Size = None,
     channels: int | None = None,
     memory: float = 4.0,
     skip_bad: bool = False,
@@ -112,14 +128,14 @@ def decode(
 
     Args:
         root: the folder that the names in `files` start from, and that the cache lies in.
-        size: cut the middle square and bring it to `size` x `size`; without it all images must have one size.
+        size: cut the middle square and bring it to `size` x `size`, or as `Squeezed` says; without it all images must
+            have one size.
         channels: 1 or 3; without it 1 if all images are gray.
         memory: GiB that the array may take; beyond it images stay on disk.
         skip_bad: leave out files that cannot be read or are larger than Pillow's limit, instead of refusing them.
     """
-    if size is not None and size < 1:
-        raise EvenlyError(f"size {size} cannot be used; give the side of the images in pixels, 1 or more")
-    how = {"size": size, "channels": channels}
+    _check_side(size)
+    how = {"size": as_json(size), "channels": channels}
 
     def mended(i: int) -> bool:
         return not isinstance(_attempt(lambda: _decode(root / files[i], channels or 3, size)), str)
@@ -136,7 +152,48 @@ def decode(
     return Decoded(root, files, read, (known.shape[1], known.shape[2], known.shape[3]), size, pixels, named)
 
 
-def _decode_all(root: Path, files: Sequence[str], size: int | None, channels: int | None, memory: float) -> Kept:
+def decode_zip(path: Path, files: Sequence[str], *, size: Size = None) -> Decoded:
+    """Decode the image files of these names in a zip archive to one shape (3, H, W), all in memory.
+
+    Args:
+        size: as in `decode`.
+    """
+    _check_side(size)
+    how = {"zip": path.name, "size": as_json(size), "files": hashlib.sha256("\n".join(files).encode()).hexdigest()}
+    known = kept(path.parent, [path.name], how, lambda: _decode_zipped(path, files, size))
+    assert known.array is not None  # there is no bound on memory
+    shape = (known.shape[1], known.shape[2], known.shape[3])
+    return Decoded(path.parent, files, np.arange(len(files)), shape, size, torch.from_numpy(known.array))
+
+
+def _decode_zipped(path: Path, files: Sequence[str], size: Size) -> Kept:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            here = set(archive.namelist())
+
+            def read(i: int) -> Pixels:
+                if files[i] not in here:
+                    raise FileNotFoundError
+                if (length := archive.getinfo(files[i]).file_size) > MOST_BYTES:
+                    raise ValueError(f"{length} bytes")
+                return _decode(io.BytesIO(archive.read(files[i])), 3, size)
+
+            images = _over(len(files), lambda i: _attempt(lambda: read(i)))
+    except (OSError, zipfile.BadZipFile) as error:
+        raise EvenlyError(f"{path} cannot be read as a zip archive ({error}); get it again") from None
+    if bad := [(file, image) for file, image in zip(files, images, strict=True) if isinstance(image, str)]:
+        raise EvenlyError(f"{len(bad)} of {len(files)} images in {path} cannot be read: {_listed(bad)}; get it again")
+    arrays = [image for image in images if not isinstance(image, str)]
+    if strange := next((i for i, image in enumerate(arrays) if image.shape != arrays[0].shape), None):
+        raise EvenlyError(
+            f"images in {path} differ in size: {files[0]} is {arrays[0].shape[1:]}, {files[strange]} "
+            f"{arrays[strange].shape[1:]}; give size=..., the side to bring them all to"
+        )
+    array = np.stack(arrays)
+    return Kept(array.shape, array)
+
+
+def _decode_all(root: Path, files: Sequence[str], size: Size, channels: int | None, memory: float) -> Kept:
     """The array of the files that could be read, if memory holds it, and why the others could not."""
     headers = _over(len(files), lambda i: _attempt(lambda: _header(root / files[i])))
     bad = {i: header for i, header in enumerate(headers) if isinstance(header, str)}
@@ -147,7 +204,7 @@ def _decode_all(root: Path, files: Sequence[str], size: int | None, channels: in
     if channels is None:
         channels = 1 if all(gray for _, _, gray in good.values()) else 3
     first = next(iter(good))
-    width, height = good[first][:2] if size is None else (size, size)
+    width, height = good[first][:2] if size is None else (_side(size), _side(size))
     if size is None:
         for i, header in good.items():
             if header[:2] != (width, height):
@@ -218,10 +275,16 @@ def _attempt(read: Callable[[], Seen]) -> Seen | str:
         return " ".join(str(error).split()) or type(error).__name__
 
 
-def _header(path: Path) -> Header:
+def _opened(path: Path | IO[bytes]) -> Picture:
     from PIL import Image
 
-    with Image.open(path, formats=FORMATS) as image:
+    if isinstance(path, Path) and not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for someone to write
+        raise ValueError("a pipe, a socket or a device, and not a file")
+    return Image.open(path, formats=FORMATS)
+
+
+def _header(path: Path) -> Header:
+    with _opened(path) as image:
         width, height = image.size
         turned = _orientation(image) in (5, 6, 7, 8)  # those on their side
         if image.mode == "F":
@@ -236,19 +299,44 @@ def _orientation(image: Picture) -> int:
     return int(image.getexif().get(0x0112, 1))
 
 
-def _decode(path: Path, channels: int, size: int | None) -> Pixels:
+def _decode(path: Path | IO[bytes], channels: int, size: Size) -> Pixels:
     """One image, uint8 (C, H, W)."""
     from PIL import Image, ImageOps
 
-    with Image.open(path, formats=FORMATS) as image:
+    with _opened(path) as image:
         upright: Picture = image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
         if upright.mode.startswith("I"):
             upright = Image.fromarray((np.clip(np.asarray(upright), 0, 0xFFFF) >> 8).astype(np.uint8))
         upright = upright.convert("L" if channels == 1 else "RGB")
-        if size is not None and upright.size != (size, size):
+        if isinstance(size, Squeezed):
+            upright = squeezed(upright, size)
+        elif size is not None and upright.size != (size, size):
             upright = ImageOps.fit(upright, (size, size), method=Image.Resampling.BICUBIC)
         pixels = np.asarray(upright)
     return np.array(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1), order="C")
+
+
+def squeezed(image: Picture, size: Squeezed) -> Picture:
+    """As torchvision's Resize((whole, whole)) and CenterCrop(side)."""
+    from PIL import Image
+
+    edge = round((size.whole - size.side) / 2)
+    whole = image.resize((size.whole, size.whole), Image.Resampling.BILINEAR)
+    return whole.crop((edge, edge, edge + size.side, edge + size.side))
+
+
+def _side(size: int | Squeezed) -> int:
+    return size.side if isinstance(size, Squeezed) else size
+
+
+def _check_side(size: Size) -> None:
+    if size is not None and _side(size) < 1:
+        raise EvenlyError(f"size {_side(size)} cannot be used; give the side of the images in pixels, 1 or more")
+
+
+def as_json(size: Size) -> int | list[int] | None:
+    """A size as JSON has it."""
+    return list(size) if isinstance(size, Squeezed) else size
 
 
 def _listed(named: Sequence[tuple[str, str]]) -> str:

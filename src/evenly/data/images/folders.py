@@ -10,10 +10,11 @@ import numpy as np
 
 from evenly.data.images.cifar import CIFAR10_CLASSES
 from evenly.data.images.decoding import SUFFIXES
-from evenly.data.images.listing import SPLIT_NAMES, Listing, assembled, inside
-from evenly.data.images.metadata import METADATA, read_metadata
+from evenly.data.images.listing import Listing, assembled, inside
+from evenly.data.images.metadata import read_metadata
 from evenly.data.images.parts import PHOTOGRAPHS, ImageData
 from evenly.data.images.places import found
+from evenly.data.metadata import METADATA, SPLIT_NAMES, usual_groups
 from evenly.errors import EvenlyError
 
 MEMORY = 4.0
@@ -23,7 +24,7 @@ def image_folder(
     path: str | Path,
     size: int | None = None,
     validation: float | None = None,
-    group_by: str | None = None,
+    groups: str | None = None,
     memory: float = MEMORY,
     skip_bad: bool = False,
     seed: int = 0,
@@ -40,7 +41,8 @@ def image_folder(
         size: cut every image's middle square and bring it to `size` x `size`; needed where sizes differ.
         validation: the share held out for validation: of all images where splits are drawn (else 0.2), of the
             training images where the data has train and test only (else none).
-        group_by: an attribute in metadata.csv; groups are then (label, value).
+        groups: columns of metadata.csv, as "place", "label,place" or "label,male+female" (`evenly.data.metadata`);
+            without it label and attribute where there is one attribute of few values, and "none" for no groups.
         memory: GiB of pixels up to which images are held in memory; more stay on disk and are decoded on demand
             (then only their headers are checked in advance).
         skip_bad: leave out images that cannot be read, or have more pixels than Pillow's limit; `about` tells how
@@ -55,7 +57,7 @@ def image_folder(
         name=root.name,
         size=size,
         validation=validation,
-        group_by=group_by,
+        groups=usual_groups(listing.attribute_names) if groups is None else None if groups == "none" else groups,
         memory=memory,
         skip_bad=skip_bad,
         seed=seed,
@@ -96,7 +98,7 @@ def tiny_imagenet(
     root = Path(os.path.realpath(place))
     wnids = sorted(set((root / "wnids.txt").read_text(encoding="utf-8").split()))
     number = {wnid: k for k, wnid in enumerate(wnids)}
-    train = [(file, number[wnid]) for wnid in wnids for file in _images_in(root, f"train/{wnid}")]
+    train = [(file, number[wnid]) for wnid in wnids for file in images_in(root, f"train/{wnid}")]
     test = _annotations(root, number)
     listing = Listing(
         root,
@@ -150,7 +152,7 @@ def _class_folders(root: Path) -> Listing:
 
     A class may bear such a name, so it takes train and another, or nothing but such names, to mean splits.
     """
-    folders = _folders_in(root, "")
+    folders = folders_in(root, "")
     parts = {folder: SPLIT_NAMES[folder.lower()] for folder in folders if folder.lower() in SPLIT_NAMES}
     strangers = [folder for folder in folders if folder not in parts]
     if parts and not strangers:
@@ -164,7 +166,7 @@ def _class_folders(root: Path) -> Listing:
             f"{root} has folders of splits ({', '.join(parts)}) and beside them {strangers[0]!r}; move that elsewhere, "
             f"or name the images to use in a {METADATA}"
         )
-    files = [(name, file) for name in folders for file in _images_in(root, name)]
+    files = [(name, file) for name in folders for file in images_in(root, name)]
     _refuse_loose(root, "", bool(files))
     return _listing(root, [(name, file, "") for name, file in files], folders, drawn=True)
 
@@ -176,10 +178,10 @@ def _in_splits(root: Path, parts: Mapping[str, str]) -> Listing:
     for part, split in parts.items():
         if len(same := [other for other in parts if parts[other] == split]) > 1:
             raise EvenlyError(f"{root} has {len(same)} {split} folders ({', '.join(same)}); keep one")
-        names = _folders_in(root, part)
+        names = folders_in(root, part)
         _refuse_loose(root, part, bool(names))
         classes |= set(names)
-        rows += [(name, file, split) for name in names for file in _images_in(root, f"{part}/{name}")]
+        rows += [(name, file, split) for name in names for file in images_in(root, f"{part}/{name}")]
     return _listing(root, rows, sorted(classes), drawn=False)
 
 
@@ -215,11 +217,12 @@ def _entries(root: Path, folder: str) -> list[os.DirEntry[str]]:
         return sorted((e for e in entries if not e.name.startswith((".", "__MACOSX"))), key=lambda entry: entry.name)
 
 
-def _folders_in(root: Path, folder: str) -> list[str]:
+def folders_in(root: Path, folder: str) -> list[str]:
+    """The folders in a folder, by name; none may lead out of the root."""
     return [entry.name for entry in _entries(root, folder) if entry.is_dir() and _checked(root, entry)]
 
 
-def _images_in(root: Path, folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
+def images_in(root: Path, folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
     """The image files in a folder and those below it, from the root, in order of name."""
     here = os.path.realpath(root / folder)
     if here in above:
@@ -227,7 +230,7 @@ def _images_in(root: Path, folder: str, above: tuple[str, ...] = ()) -> Iterator
     for entry in _entries(root, folder):
         if entry.is_dir():
             _checked(root, entry)
-            yield from _images_in(root, f"{folder}/{entry.name}", (*above, here))
+            yield from images_in(root, f"{folder}/{entry.name}", (*above, here))
         elif _is_image(entry.name):
             _checked(root, entry)
             yield f"{folder}/{entry.name}"

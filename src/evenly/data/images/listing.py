@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from evenly.data.contract import SPLITS, Split
-from evenly.data.images.decoding import SUFFIXES, decode
-from evenly.data.images.parts import ImageData, Integers, held_out, own_images, ranks, share_of
-from evenly.errors import EvenlyError, unknown
-
-SHARES = (0.2, 0.2)  # of validation and test, where no splits are given
-SPLIT_NAMES = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
+from evenly.data.images.decoding import SUFFIXES, Decoded, Size, decode
+from evenly.data.images.parts import ImageData, Integers, own_images
+from evenly.data.metadata import divided, grouped
+from evenly.errors import EvenlyError
 
 
 @dataclass
@@ -53,31 +51,36 @@ def assembled(
     about: str = "",
     memory: float,
     seed: int,
-    size: int | None = None,
+    size: Size = None,
     validation: float | None = None,
     group_by: str | None = None,
+    groups: str | None = None,
     skip_bad: bool = False,
     channels: int | None = None,
     recipe: Mapping[str, Any] | None = None,
+    decoded: Decoded | None = None,
 ) -> ImageData:
     """Read the files of a listing and split them; the arguments are those of `image_folder`.
 
     Args:
         channels: 1 or 3; without it 1 if all images are gray.
         recipe: settings of `evenly.train` that suit the data; without it those of the user's own images.
+        decoded: the images of the listing, where they are read already.
+        group_by: an attribute; groups are then (label, value).
     """
-    if group_by is not None and group_by not in listing.attributes:
-        raise unknown("attribute to group by", group_by, listing.attributes)
-    if validation is not None:
-        share_of(validation, "validation")
-    decoded = decode(listing.root, listing.files, size=size, channels=channels, memory=memory, skip_bad=skip_bad)
+    if group_by is not None:
+        groups = f"label,{group_by}"
+    if groups is not None:  # refused before any image is read
+        grouped(groups, listing.labels, listing.class_names, listing.attributes, listing.attribute_names)
+    if decoded is None:
+        decoded = decode(listing.root, listing.files, size=size, channels=channels, memory=memory, skip_bad=skip_bad)
     labels = listing.labels[decoded.kept]
     attributes = {key: column[decoded.kept] for key, column in listing.attributes.items()}
-    groups = None
-    if group_by is not None:
-        groups = labels * len(listing.attribute_names[group_by]) + attributes[group_by]
+    by = None
+    if groups is not None:
+        by = grouped(groups, labels, listing.class_names, attributes, listing.attribute_names)
     splits = None if listing.splits is None else listing.splits[decoded.kept]
-    splits = _split(labels if groups is None else groups, splits, validation, seed)
+    splits = divided(labels if by is None else labels * len(by.names) + by.groups, splits, validation, None, seed)
     _check_classes(listing, labels, splits, validation)
     parts: dict[str, Any] = {}
     for part in SPLITS:
@@ -86,9 +89,10 @@ def assembled(
             parts[part] = Split(
                 decoded.part(index, labels[index]),
                 labels[index],
-                None if groups is None else groups[index],
+                None if by is None else by.groups[index],
                 {key: column[index] for key, column in attributes.items()},
                 name=part,
+                evaluation_groups=None if by is None or by.evaluation is None else by.evaluation[index],
             )
     if decoded.bad:
         about = f"{about} {len(decoded.bad)} of {len(listing.files)} images could not be read and are left out.".strip()
@@ -97,39 +101,21 @@ def assembled(
         name=name,
         about=about,
         class_names=list(listing.class_names),
-        group_names=None if group_by is None else _group_names(listing, group_by),
+        group_names=None if by is None else by.names,
+        evaluation_group_names=None if by is None else by.evaluation_names,
         attribute_names=listing.attribute_names,
         recipe=own_images(decoded.shape) if recipe is None else recipe,
         options={
             "folder": str(listing.root),
             "size": size,
             "validation": validation,
-            "group_by": group_by,
+            "groups": groups or "none",
+            "class_names": list(listing.class_names),
             "memory": memory,
             "skipped": len(decoded.bad),
             "seed": seed,
         },
     )
-
-
-def _split(
-    strata: Integers, given: np.ndarray[Any, Any] | None, validation: float | None, seed: int
-) -> np.ndarray[Any, Any]:
-    """Splits as given, a share of train held out if asked for and there is no validation yet; or drawn anew."""
-    if given is None:
-        held, test = SHARES[0] if validation is None else validation, SHARES[1]
-        if held + test >= 1:
-            raise EvenlyError(f"validation {held} and a test share of {test} leave nothing to train on; give less")
-        rank = ranks(strata, seed, "split")
-        return np.select([rank < 1 - held - test, rank < 1 - test], ["train", "validation"], "test")
-    splits = given.astype("<U10")
-    if not validation:
-        return splits
-    if (splits == "validation").any():
-        raise EvenlyError(f"validation {validation} is asked for, but the data has a validation split; leave it out")
-    train = np.flatnonzero(splits == "train")
-    splits[train[held_out(strata[train], validation, seed)]] = "validation"
-    return splits
 
 
 def _check_classes(listing: Listing, labels: Integers, splits: np.ndarray[Any, Any], validation: float | None) -> None:
@@ -158,8 +144,3 @@ def _check_classes(listing: Listing, labels: Integers, splits: np.ndarray[Any, A
             f"class {class_name!r} has no image in the {missing} split of {listing.root} ({there}); "
             f"{share}add some, or remove the class from all splits"
         )
-
-
-def _group_names(listing: Listing, group_by: str) -> list[str]:
-    values = listing.attribute_names[group_by]
-    return [f"{label}, {group_by} {value}" for label in listing.class_names for value in values]

@@ -22,6 +22,13 @@ PHOTOGRAPHS = {"model": "preact_resnet18", "augment": "basic", "normalise": "dat
 FEW_STROKES = {"model": "convnet_3", "augment": "none", "normalise": "data"}
 """The recipe of digits and clothes, where a mirrored or shifted image may be another class."""
 
+GROUPED = {
+    "model": "resnet18", "normalise": "data", "batch_size": 128, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4,
+    "schedule": "cosine",
+}  # fmt: skip
+"""The recipe of photographs with groups or domains (Springer et al. 2024, App. B, who start from ImageNet's weights and
+choose lr from 0.0005 to 0.01)."""
+
 SMALL_SIDE = 64
 
 

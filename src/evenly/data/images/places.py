@@ -13,6 +13,16 @@ from evenly.errors import EvenlyError
 
 VARIABLE = "EVENLY_DATA"  # a folder that holds one folder for each data set
 
+PUBLISHERS = {
+    "waterbirds": "waterbird_complete95_forest2water2.tar.gz, github.com/kohpangwei/group_DRO",
+    "celeba": "list_attr_celeba.txt, list_eval_partition.txt, img_align_celeba.zip, "
+    "mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
+    "pacs": "PACS.zip, github.com/facebookresearch/DomainBed (domainbed/scripts/download.py)",
+    "office-home": "office_home.zip, github.com/facebookresearch/DomainBed (domainbed/scripts/download.py)",
+    "vlcs": "VLCS.tar.gz, github.com/facebookresearch/DomainBed (domainbed/scripts/download.py)",
+}
+"""Of data sets that evenly does not download: which files, and who tells where they are."""
+
 
 def place_of(name: str, folder: str | Path | None) -> Path:
     """The folder given, or the one of this name in the folder that EVENLY_DATA names."""
@@ -26,15 +36,23 @@ def place_of(name: str, folder: str | Path | None) -> Path:
     return Path(shared) / name
 
 
-def found(name: str, folder: str | Path | None, layouts: Mapping[str, tuple[str, Sequence[str]]]) -> tuple[str, Path]:
+def found(
+    name: str,
+    folder: str | Path | None,
+    layouts: Mapping[str, tuple[str, Sequence[str]]],
+    other: str | None = None,
+) -> tuple[str, Path]:
     """Which layout a data set has, and in which folder.
 
     Args:
         name: the data set's, which is also its folder's in EVENLY_DATA.
         layouts: for each, the official archive's own folder (looked for inside `folder`, and as `folder` itself)
             and the files that must be there.
+        other: a second name of its folder in EVENLY_DATA, where there is none of the first.
     """
     place = place_of(name, folder)
+    if folder is None and other is not None and not place.exists() and (place.parent / other).is_dir():
+        place = place.parent / other
     for layout, (inner, files) in layouts.items():
         for candidate in (place, place / inner):
             if all((candidate / file).exists() for file in files):
@@ -54,6 +72,8 @@ def found(name: str, folder: str | Path | None, layouts: Mapping[str, tuple[str,
 
 
 def _how_to_download(name: str, folder: str) -> str:
+    if name in PUBLISHERS:
+        return f"get it: {PUBLISHERS[name]}"
     call = f"download('{name}', {folder!r})"
     return f'download it: python -c "from evenly.data.images import download; {call}"'
 

@@ -1,0 +1,270 @@
+"""One table for images, texts and numbers: a CSV file (UTF-8, also gzipped) with a header and a row per example.
+
+It has a column of files, of texts, or columns of numbers; `label`, any text; perhaps `split` (train, validation, test);
+and attributes. Values are numbered in order: as numbers if all are whole, else as text. Groups are made of any columns:
+
+    place               a group for each value
+    label,place         a group for each combination
+    label,male+female   columns of yes and no, where an example may be in several groups: accuracy is measured on
+                        (label, male) and (label, female), while methods balance the combinations of all of them
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenly.data.contract import MOST_GROUPS, SPLITS
+from evenly.data.images.parts import Integers, held_out, ranks, share_of
+from evenly.errors import EvenlyError
+
+METADATA = "metadata.csv"
+SHARES = (0.2, 0.2)  # of validation and test, where no splits are given
+SPLIT_NAMES = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
+FEW = 20
+"""Values up to which a lone attribute makes groups by itself: one with more may well be a name or a number."""
+YES = {"1", "true", "yes"}
+NO = {"0", "false", "no"}
+
+Names = np.ndarray[Any, Any]
+LARGEST_CELL = 1 << 24
+
+
+@dataclass
+class Rows:
+    """A file's rows: cells, stripped, by the name of their column, and the line that each row ends in."""
+
+    path: Path
+    lines: list[int]
+    columns: dict[str, list[str]]
+
+    def called(self, name: str) -> str | None:
+        """The column of this name; failing that, the only one that differs from it in capitals."""
+        if name in self.columns:
+            return name
+        near = [column for column in self.columns if column.lower() == name.lower()]
+        return near[0] if len(near) == 1 else None
+
+    def take(self, name: str) -> list[str]:
+        """The values of a column that has to be there, which is then no longer among the columns."""
+        if (column := self.called(name)) is None:
+            found = ", ".join(map(repr, self.columns)) or "nothing"
+            raise EvenlyError(f"{self.path} has no column {name!r} (found: {found}); add it, or name the right one")
+        return self.full(column, self.columns.pop(column))
+
+    def full(self, name: str, values: list[str]) -> list[str]:
+        """The values of a column, refused if one is empty."""
+        if "" in values:
+            line = self.lines[values.index("")]
+            raise EvenlyError(f"line {line} of {self.path} has no {name}; fill it in or remove the row")
+        return values
+
+
+def read_rows(path: Path, *, unnamed: bool = False) -> Rows:
+    """Read a CSV file, `.gz` or plain.
+
+    Args:
+        unnamed: whether a column may have no name, as the row numbers that pandas writes.
+    """
+    field_limit = csv.field_size_limit(LARGEST_CELL)
+    try:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
+    except FileNotFoundError:
+        raise EvenlyError(f"there is no file {str(path)!r}; give a CSV file with a header") from None
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
+        raise EvenlyError(f"{path} cannot be read as a table ({error}); save it as CSV in UTF-8") from None
+    finally:
+        csv.field_size_limit(field_limit)
+    header = rows[0][1] if rows else []
+    for name in header:
+        if header.count(name) > 1 or not (name or unnamed):
+            raise EvenlyError(f"{path} has {header.count(name)} columns called {name!r}; give each a name of its own")
+    for line, row in rows[1:]:
+        if len(row) != len(header):
+            raise EvenlyError(f"line {line} of {path} has {len(row)} cells for {len(header)} columns; mend it")
+    if len(rows) == 1:
+        raise EvenlyError(f"{path} has a header and no rows; add a row for each example")
+    columns = {name: [row[i] for _, row in rows[1:]] for i, name in enumerate(header)}
+    return Rows(path, [line for line, _ in rows[1:]], columns)
+
+
+def numbered(values: Sequence[str]) -> tuple[list[str], Integers]:
+    """Names in order and, for each value, its place among them."""
+    names = sorted(set(values))
+    if all(_whole(name) for name in names):
+        names.sort(key=int)
+    number = {name: k for k, name in enumerate(names)}
+    return names, np.array([number[value] for value in values], dtype=np.int64)
+
+
+def splits_in(rows: Rows, name: str = "split") -> Names | None:
+    """Takes the column of splits: (N,) names in `SPLITS`, or None where there is no such column."""
+    if rows.called(name) is None:
+        return None
+    given = rows.take(name)
+    for value, line in zip(given, rows.lines, strict=True):
+        if value.lower() not in SPLIT_NAMES:
+            raise EvenlyError(
+                f"split {value!r} in line {line} of {rows.path} is not known; use train, validation, test"
+            )
+    return np.array([SPLIT_NAMES[value.lower()] for value in given])
+
+
+@dataclass
+class Groups:
+    """What a choice of columns makes of N examples.
+
+    Args:
+        groups: (N,) in 0..G-1, by `names`.
+        evaluation: (N, E) booleans, by `evaluation_names`, where groups overlap.
+    """
+
+    groups: Integers
+    names: list[str]
+    evaluation: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+    evaluation_names: list[str] | None = None
+
+
+def usual_groups(attribute_names: Mapping[str, Sequence[str]]) -> str | None:
+    """The groups where the user names none: label and attribute, if there is one attribute, of few values."""
+    if len(attribute_names) != 1:
+        return None
+    (name, values), *_ = attribute_names.items()
+    return f"label,{name}" if 1 < len(values) <= FEW else None
+
+
+def grouped(
+    by: str,
+    labels: Integers,
+    class_names: Sequence[str],
+    attributes: Mapping[str, Integers],
+    attribute_names: Mapping[str, Sequence[str]],
+) -> Groups:
+    """The groups that `by` names, in the form told at the top of this file.
+
+    Args:
+        labels: (N,) in 0..K-1, by `class_names`.
+        attributes: (N,) each in 0..V-1, by `attribute_names`.
+    """
+    columns = {"label": labels} | dict(attributes)
+    spoken = {"label": list(class_names)} | {
+        name: [f"{name} {value}" for value in attribute_names[name]] for name in attributes
+    }
+    crossed, overlapping = columns_of(by)
+    for name in (*crossed, *overlapping):
+        if name not in columns:
+            raise EvenlyError(f"no attribute to group by is called {name!r}; there are: {', '.join(columns)}")
+    true = {name: _is_yes(name, columns[name], attribute_names.get(name, class_names)) for name in overlapping}
+    used = [*crossed, *overlapping]
+    count = reduce(lambda total, name: total * len(spoken[name]), used, 1)
+    if count > MOST_GROUPS:
+        raise EvenlyError(f"groups {by!r} make {count} combinations, more than {MOST_GROUPS}; name fewer columns")
+
+    def combined(used: Sequence[str]) -> tuple[Integers, list[str]]:
+        """(N,) the number of each example's combination, the last column running fastest, and their names."""
+        number = reduce(lambda total, name: total * len(spoken[name]) + columns[name], used, np.zeros_like(labels))
+        return number, [", ".join(parts) for parts in product(*(spoken[name] for name in used))]
+
+    groups, names = combined(used)
+    if not overlapping:
+        return Groups(groups, names)
+    cells, tops = combined(crossed)
+    members = [(cells == k) & true[name] for name in overlapping for k in range(len(tops))]
+    called = [f"{top}, {name}" if top else name for name in overlapping for top in tops]
+    return Groups(groups, names, np.stack(members, axis=1), called)
+
+
+def columns_of(by: str) -> tuple[list[str], list[str]]:
+    """The columns that a choice of groups names: those that are crossed, and those that overlap."""
+    parts = [[name.strip() for name in part.split("+")] for part in by.split(",")]
+    named = [name for part in parts for name in part]
+    if "" in named or len(set(named)) < len(named) or sum(len(part) > 1 for part in parts) > 1:
+        raise EvenlyError(f"groups {by!r} cannot be read; name columns once each, as place, label,place or label,a+b")
+    crossed = [part[0] for part in parts if len(part) == 1]
+    return crossed, [name for part in parts if len(part) > 1 for name in part]
+
+
+def divided(strata: Integers, given: Names | None, validation: float | None, test: float | None, seed: int) -> Names:
+    """(N,) names in `SPLITS`: as given, with a share of train held out on request; or drawn anew.
+
+    Where there are very few examples and no share is asked for, validation or test may be left out.
+
+    Args:
+        strata: (N,) of each of which every split gets its share, as far as one can be divided.
+        validation: the share of all examples where splits are drawn (else 0.2), of train where they are given and
+            there is no validation yet (else none).
+        test: the share of all examples where splits are drawn (else 0.2).
+    """
+    for name, share in (("validation", validation), ("test", test)):
+        if share is not None:
+            share_of(share, name)
+    if given is not None:
+        return _with_validation(strata, given.astype("<U10"), validation, test, seed)
+    held, last = SHARES[0] if validation is None else validation, SHARES[1] if test is None else test
+    if held + last >= 1:
+        raise EvenlyError(f"validation {held} and a test share of {last} leave nothing to train on; give less")
+    rank = ranks(strata, seed, "split")
+    splits = np.select([rank < 1 - held - last, rank < 1 - last], ["train", "validation"], "test")
+    for name, share in (("train", 1 - held - last), ("validation", validation), ("test", test)):
+        if share and not (splits == name).any():
+            raise EvenlyError(
+                f"a share of {share:g} of {len(strata)} examples leaves the {name} split empty; give a larger share, "
+                "or name the splits in a column"
+            )
+    return splits
+
+
+def _with_validation(strata: Integers, splits: Names, validation: float | None, test: float | None, seed: int) -> Names:
+    if test:
+        raise EvenlyError(f"test {test} is asked for, but the data names its splits; leave it out")
+    if not (splits == "train").any():
+        raise EvenlyError("no example is in the train split; name some train in the column of splits")
+    if not validation:
+        return splits
+    if (splits == "validation").any():
+        raise EvenlyError(f"validation {validation} is asked for, but the data has a validation split; leave it out")
+    train = np.flatnonzero(splits == "train")
+    late = held_out(strata[train], validation, seed)
+    if late.all() or not late.any():
+        raise EvenlyError(
+            f"validation {validation} of {len(train)} training examples leaves the "
+            f"{'train' if late.all() else 'validation'} split empty; give another share"
+        )
+    splits[train[late]] = "validation"
+    return splits
+
+
+def check_classes(path: Path, class_names: Sequence[str], labels: Integers, splits: Names, *, drawn: bool) -> None:
+    """Every class is in every split there is: a number for the worst class would leave a missing one out unsaid."""
+    present = [part for part in SPLITS if (splits == part).any()]
+    for k, name in enumerate(class_names):
+        counts = {part: int(((labels == k) & (splits == part)).sum()) for part in present}
+        if missing := [part for part in present if not counts[part]]:
+            there = ", ".join(f"{part} {count}" for part, count in counts.items())
+            way = "add rows, remove the class, or name the splits in a column" if drawn else "add rows, or remove it"
+            raise EvenlyError(f"label {name!r} has no row in the {missing[0]} split of {path} ({there}); {way}")
+
+
+def _is_yes(name: str, column: Integers, values: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    said = [value.lower() for value in values]
+    if strange := [value for value in said if value not in YES | NO]:
+        raise EvenlyError(
+            f"column {name!r} holds {strange[0]!r} and makes no overlapping groups; give 0 and 1, or join it by a comma"
+        )
+    return np.isin(column, [k for k, value in enumerate(said) if value in YES])
+
+
+def _whole(text: str) -> bool:
+    return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() and len(text) < 100

@@ -1,0 +1,242 @@
+"""The user's own texts or numbers from one CSV file, in the format of `evenly.data.metadata`.
+
+A file with a column of texts is a set of texts, and every column but label and split is an attribute. In any other file
+the columns of numbers are features, standardised by the training rows, and the others are attributes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from evenly.data.contract import SPLITS, Data, Split
+from evenly.data.images.parts import Integers
+from evenly.data.metadata import (
+    METADATA,
+    Groups,
+    Names,
+    Rows,
+    check_classes,
+    columns_of,
+    divided,
+    grouped,
+    numbered,
+    read_rows,
+    splits_in,
+    usual_groups,
+)
+from evenly.data.texts import Texts
+from evenly.errors import EvenlyError
+
+MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
+TEXTS = {"model": "bag_of_words"}
+"""The recipe of texts; a bag of words brings its own settings."""
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass
+class TableData(Data):
+    """Texts, or rows of numbers float32 (N, F), with the names of the attributes' values.
+
+    Args:
+        attribute_names: for each attribute, how value k is called.
+        feature_names: of columns, in the order of the inputs; none of texts.
+        mean, std: (F,) by which the features were standardised: (x - mean) / std.
+    """
+
+    attribute_names: Mapping[str, list[str]] = field(default_factory=dict)
+    feature_names: list[str] = field(default_factory=list)
+    mean: list[float] = field(default_factory=list)
+    std: list[float] = field(default_factory=list)
+
+
+def table(
+    path: str | Path,
+    text: str | None = None,
+    label: str = "label",
+    split: str = "split",
+    groups: str | None = None,
+    attributes: str | None = None,
+    validation: float | None = None,
+    test: float | None = None,
+    missing: Literal["refuse", "mean"] = "refuse",
+    seed: int = 0,
+) -> TableData:
+    """Texts or numbers from a CSV file, plain or gzipped.
+
+    Without a column of splits, 60/20/20 are drawn from the seed, stratified by label and group. Every label is in every
+    split there is, and label k is the k-th name in order.
+
+    Args:
+        text: the column of texts; without it `text` where there is one, else the file is one of numbers.
+        label, split: the columns of labels and of splits.
+        groups: columns to group by, as "place", "label,place" or "label,male+female"; without it label and attribute
+            where there is one attribute of few values, and "none" for no groups.
+        attributes: which columns are attributes, separated by commas; without it all that are nothing else.
+        validation: the share held out for validation: of all rows where splits are drawn (else 0.2), of the training
+            rows where the file has train and test only (else none).
+        test: the share of all rows held out for the test, where splits are drawn (else 0.2).
+        missing: what to do where a number is missing: refuse the file, or take the mean of the training rows.
+    """
+    path = Path(path).resolve()
+    rows = read_rows(path)
+    if text is None and rows.called("text") is None and rows.called("file") is not None:
+        raise EvenlyError(f"{path} lists files; give its folder, with the table in it as metadata.csv")
+    class_names, labels = _labels(rows, label)
+    splits = splits_in(rows, split)
+    texts = rows.take(text or "text") if text is not None or rows.called("text") is not None else None
+    named = _named(rows, attributes, groups)
+    numbers = {} if texts is not None else _features(rows, named)
+    if texts is None and not numbers:
+        images = ", or call that of image files 'file'" if path.name == METADATA else ""
+        raise EvenlyError(
+            f"{path} has neither a column of texts nor one of numbers (found: {', '.join(map(repr, rows.columns))}); "
+            f"name the texts with text=COLUMN{images}"
+        )
+    taken = {
+        name: numbered(rows.full(name, values))
+        for name, values in rows.columns.items()
+        if (name in named if attributes is not None else name not in numbers)
+    }
+    columns = {name: values for name, (_, values) in taken.items()}
+    names = {name: values for name, (values, _) in taken.items()}
+    chosen = usual_groups(names) if groups is None else None if groups == "none" else groups
+    by = None if chosen is None else grouped(chosen, labels, class_names, columns, names)
+    strata = labels if by is None else labels * len(by.names) + by.groups
+    parts = divided(strata, splits, validation, test, seed)
+    check_classes(path, class_names, labels, parts, drawn=splits is None)
+    scaled = None if texts is not None else _standardised(rows, numbers, parts, missing)
+    inputs: Any = texts if scaled is None else scaled.values
+    return TableData(
+        **in_splits(inputs, labels, columns, by, parts),
+        name=path.name.partition(".")[0],
+        about=f"{len(labels):,} {'texts' if texts is not None else 'rows of numbers'} from {path.name}.",
+        class_names=class_names,
+        group_names=None if by is None else by.names,
+        evaluation_group_names=None if by is None else by.evaluation_names,
+        attribute_names=names,
+        feature_names=list(numbers),
+        mean=[] if scaled is None else scaled.mean,
+        std=[] if scaled is None else scaled.std,
+        recipe={} if texts is None else TEXTS,
+        options={
+            "folder": str(path.parent), "file": path.name, "text": text, "label": label, "split": split,
+            "groups": chosen or "none", "attributes": attributes, "validation": validation, "test": test,
+            "missing": missing, "seed": seed, "class_names": class_names,
+            **({} if scaled is None else {"features": list(numbers), "mean": scaled.mean, "std": scaled.std}),
+        },
+    )  # fmt: skip
+
+
+def _labels(rows: Rows, label: str) -> tuple[list[str], Integers]:
+    class_names, labels = numbered(rows.take(label))
+    if len(class_names) == 1:
+        raise EvenlyError(
+            f"{label} is {class_names[0]!r} in every row of {rows.path}; there is nothing to tell apart: "
+            "name another column with label=COLUMN"
+        )
+    if len(class_names) > max(2, len(labels) // 2):
+        raise EvenlyError(
+            f"{label} has {len(class_names)} values in {len(labels)} rows of {rows.path}, too many for classes; "
+            "name another column with label=COLUMN, or make a few classes of it"
+        )
+    return class_names, labels
+
+
+def _named(rows: Rows, attributes: str | None, groups: str | None) -> list[str]:
+    """The columns that the user calls attributes, in so many words or by grouping by them."""
+    called = [] if attributes is None else [name.strip() for name in attributes.split(",") if name.strip()]
+    for name in called:
+        if name not in rows.columns:
+            raise EvenlyError(f"no attribute of {rows.path} is called {name!r}; there are: {', '.join(rows.columns)}")
+    by = [] if groups in (None, "none") else [name for part in columns_of(str(groups)) for name in part]
+    for name in by:
+        if name not in ("label", *rows.columns):
+            there = ", ".join(("label", *rows.columns))
+            raise EvenlyError(f"no attribute to group by is called {name!r} in {rows.path}; there are: {there}")
+    return [*called, *(name for name in by if name != "label")]
+
+
+def _features(rows: Rows, named: list[str]) -> dict[str, Floats]:
+    """The columns of numbers that are no attributes."""
+    read = {name: _numbers(rows, name, values) for name, values in rows.columns.items() if name not in named}
+    return {name: numbers for name, numbers in read.items() if numbers is not None}
+
+
+def _numbers(rows: Rows, name: str, values: list[str]) -> Floats | None:
+    """A column as numbers, NaN where one is missing; None if most of it are none."""
+    numbers = np.full(len(values), np.nan)
+    strange: list[int] = []
+    for i, value in enumerate(values):
+        if value.lower() in MISSING:
+            continue
+        try:
+            numbers[i] = float(value)
+        except ValueError:
+            strange.append(i)
+            continue
+        if not math.isfinite(numbers[i]):
+            strange.append(i)
+    if len(strange) > int(np.isfinite(numbers).sum()):
+        return None
+    if strange:
+        raise EvenlyError(
+            f"column {name!r} of {rows.path} holds numbers, but {values[strange[0]]!r} in line "
+            f"{rows.lines[strange[0]]}; mend it, or call it an attribute with attributes={name}"
+        )
+    return numbers
+
+
+@dataclass
+class _Scaled:
+    values: np.ndarray[Any, np.dtype[np.float32]]
+    mean: list[float]
+    std: list[float]
+
+
+def _standardised(rows: Rows, columns: Mapping[str, Floats], parts: Names, missing: str) -> _Scaled:
+    """(N, F) with mean 0 and standard deviation 1 over the training rows; a constant column is 0."""
+    x = np.stack(list(columns.values()), axis=1)
+    gaps = np.isnan(x)
+    train = x[parts == "train"]
+    if missing == "refuse" and gaps.any():
+        found = np.flatnonzero(gaps.any(1))
+        shown = ", ".join(str(rows.lines[i]) for i in found[:5]) + (", ..." if len(found) > 5 else "")
+        column = list(columns)[int(np.flatnonzero(gaps[found[0]])[0])]
+        raise EvenlyError(
+            f"{len(found)} rows of {rows.path} lack a number (lines {shown}; first {column!r}); fill them in, remove "
+            "them, or take the training mean with missing=mean"
+        )
+    if (empty := np.isnan(train).all(0)).any():
+        column = list(columns)[int(np.flatnonzero(empty)[0])]
+        raise EvenlyError(f"column {column!r} of {rows.path} has no number in the training rows; remove it")
+    mean, std = np.nanmean(train, axis=0), np.nanstd(train, axis=0)
+    std[std <= 1e-12 * np.abs(mean)] = 1.0  # constant but for rounding
+    scaled = np.where(gaps, 0.0, (x - mean) / std)
+    return _Scaled(scaled.astype(np.float32), mean.tolist(), std.tolist())
+
+
+def in_splits(
+    inputs: Any, labels: Integers, columns: Mapping[str, Integers], by: Groups | None, parts: Names
+) -> dict[str, Any]:
+    """The splits that `parts` (N,) names, of inputs (N, F) or a list of N texts, labels (N,) and attributes (N,)."""
+    found = {}
+    for part in SPLITS:
+        index = np.flatnonzero(parts == part)
+        if len(index):
+            of = [inputs[i] for i in index] if isinstance(inputs, list) else inputs[index]
+            found[part] = Split(
+                Texts(of) if isinstance(of, list) else of,
+                labels[index],
+                None if by is None else by.groups[index],
+                {name: column[index] for name, column in columns.items()},
+                name=part,
+                evaluation_groups=None if by is None or by.evaluation is None else by.evaluation[index],
+            )
+    return found

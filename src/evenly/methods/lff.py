@@ -1,0 +1,97 @@
+"""LfF: learning from failure (Nam, Cha, Ahn, Lee, Shin 2020, Algorithm 1).
+
+Two networks learn from the same batches. The biased one, f_B, minimises the generalised cross-entropy
+
+    GCE(p) = (1 - p_y^q) / q,   which counts what is easy already more,
+
+the debiased one, f_D, the cross-entropy weighted by the relative difficulty
+
+    W(x) = CE_B(x) / (CE_B(x) + CE_D(x)),
+
+large where f_B fails and f_D does not. As in the paper's experiments, W is taken of moving averages of each example's
+losses, and those are divided by the largest of the example's class. Both networks start from the same weights. SAM and
+ASAM perturb both at once, their radius spans the two.
+
+W feeds on itself: what f_D comes to fail at weighs less from then on. Where the training loss, which is f_D's on all
+examples, rises from epoch to epoch, f_D is giving up what f_B knows; a lower learning rate and a rule that selects an
+early epoch help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evenly.data import Data
+from evenly.engine import Batch, Fit, Run, State, losses, predictions
+from evenly.engine.precision import whole
+from evenly.errors import EvenlyError
+from evenly.methods.registry import Factory, method
+
+TINY = 1e-8
+"""Added to what is divided by."""
+
+
+class Pair(nn.Module):
+    """Both networks: in training the outputs of each, in eval mode the debiased one's."""
+
+    def __init__(self, biased: nn.Module, debiased: nn.Module) -> None:
+        super().__init__()
+        self.biased, self.debiased = biased, debiased
+
+    def forward(self, x: Tensor) -> Any:
+        return (self.biased(x), self.debiased(x)) if self.training else self.debiased(x)
+
+
+@method()
+def lff(model: Factory, data: Data, fit: Fit, *, q: float = 0.7, average: float = 0.7) -> Run:
+    """Train two networks at once, one on what is easy, the other on what the first fails at.
+
+    `q` is that of the generalised cross-entropy, `average` the share of the past in the losses' moving averages.
+    """
+    if not 0 < q <= 1:
+        raise EvenlyError(f"q {q} is outside the generalised cross-entropy; give a number in (0, 1], 0.7 in the paper")
+    if not 0 <= average < 1:
+        raise EvenlyError(f"average {average} leaves no weight to the losses of now; give a number in [0, 1)")
+    labels = data.train.labels.to(fit.device)
+    past = torch.zeros(len(labels), 2, dtype=torch.float64)
+
+    def objective(losses: Tensor, batch: Batch, state: State) -> Tensor:
+        if batch.first:
+            now = losses.detach().double()
+            averaged = average * state["losses"][batch.index] + (1 - average) * now
+            state["losses"] = state["losses"].index_copy(0, batch.index, averaged)
+        weight = relative_difficulty(state["losses"], labels, data.classes)[batch.index].to(losses)
+        biased, debiased = losses.unbind(1)
+        return generalised(biased, q).mean() + (weight * debiased).mean()
+
+    if (observe := data.observe) is not None:
+        data = replace(data, observe=lambda _: observe(pair.debiased))
+    pair = Pair(model(), model())
+    run = fit(pair, data, objective=objective, state={"losses": past}, look=look_at_both, gradients=2)
+    run.model = pair.debiased
+    return run
+
+
+def look_at_both(pair: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropies (B, 2) of the biased and the debiased network, and how many the debiased one has right."""
+    biased, debiased = (whole(outputs) for outputs in pair(x))
+    return torch.stack([losses(biased, y), losses(debiased, y)], 1), (predictions(debiased.detach()) == y).sum()
+
+
+def generalised(cross_entropies: Tensor, q: float) -> Tensor:
+    """(1 - p^q) / q of cross-entropies -log p."""
+    return -torch.expm1(-q * cross_entropies) / q
+
+
+def relative_difficulty(averages: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """W (N,) of the moving averages (N, 2) of both networks' losses, each divided by its largest in the class."""
+    at = labels[:, None].expand_as(averages)
+    largest = torch.zeros(classes, 2, dtype=averages.dtype, device=averages.device).scatter_reduce(
+        0, at, averages, "amax"
+    )
+    biased, debiased = (averages / (largest[labels] + TINY)).unbind(1)
+    return biased / (biased + debiased + TINY)

@@ -1,0 +1,263 @@
+"""Networks for texts. Each has `encode`, which turns N strings into token ids, int64 (N, L), and reads those ids.
+
+Whatever trains or looks at a network sees the ids; `encoded` makes them, once, of all splits of a data set.
+
+    bag_of_words        which words occur, weighted by how rare they are; needs nothing but the training texts
+    hf:FOLDER           a sequence classifier of transformers with its tokenizer, saved in a local folder
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from evenly.data.contract import Data, Split
+from evenly.data.texts import Texts
+from evenly.errors import EvenlyError
+
+WORD = re.compile(r"\w+")
+TOKENIZERS = (
+    "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model",
+    "tokenizer.model",
+)  # fmt: skip
+"""Files of which a folder with a tokenizer has at least one."""
+
+Build = Callable[[], nn.Module]
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, in lower case."""
+    return WORD.findall(text.lower())
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """Words, the k-th of which has the id k + 1 (0 is padding), and how rare each is.
+
+    Args:
+        idf: log((1 + N) / (1 + N_w)) + 1, where N_w of the N training texts have the word, as in scikit-learn.
+    """
+
+    words: tuple[str, ...]
+    idf: tuple[float, ...]
+
+    @classmethod
+    def of(cls, texts: Sequence[str], min_count: int = 2, max_words: int = 20_000) -> Vocabulary:
+        """The words that at least `min_count` texts have, the `max_words` most frequent of them."""
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        try:
+            found = TfidfVectorizer(analyzer=words_of, binary=True, min_df=min_count, max_features=max_words).fit(texts)
+        except ValueError as error:
+            raise EvenlyError(
+                f"no word is in {min_count} of the {len(texts)} training texts ({error}); lower min_count"
+            ) from None
+        return cls(tuple(found.get_feature_names_out().tolist()), tuple(found.idf_.tolist()))
+
+
+class BagOfWords(nn.Module):
+    """Which words occur, weighted by idf, the weights of a text scaled to length 1; then hidden layers with ReLU.
+
+    The first layer is a vector for each word: an MLP on the TF-IDF vector of each text (presence, not counts), which is
+    never built. A text without a known word gives what the biases say.
+
+    Args:
+        max_length: distinct words of a text that count, the first ones.
+        hidden: widths of the hidden layers; () is a linear classifier.
+        dropout: share of each hidden layer's outputs that training zeroes, after the ReLU.
+    """
+
+    idf: Tensor
+    pad = 0
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        classes: int,
+        max_length: int = 500,
+        hidden: Sequence[int] = (64,),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.vocabulary, self.max_length = vocabulary, max_length
+        self._ids = {word: k for k, word in enumerate(vocabulary.words, 1)}
+        self.register_buffer("idf", torch.tensor([0.0, *vocabulary.idf]))
+        widths = [*hidden, classes]
+        self.words = nn.Embedding(len(vocabulary.words) + 1, widths[0])
+        self.bias = nn.Parameter(torch.zeros(widths[0]))
+        layers: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            layers += [nn.ReLU(), *([nn.Dropout(dropout)] if dropout else []), nn.Linear(before, after)]
+        self.layers = nn.Sequential(*layers)
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """(N, L): the ids of each text's known words, each once, and zeros; L is the largest number of them."""
+        found = []
+        for text in texts:
+            known = dict.fromkeys(self._ids[word] for word in words_of(text) if word in self._ids)
+            found.append(torch.tensor(list(known)[: self.max_length]).long())
+        return nn.utils.rnn.pad_sequence([*found, torch.zeros(1).long()], batch_first=True)[:-1]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits (N, K) of ids (N, L)."""
+        weights = F.normalize(self.idf[ids], dim=1)
+        outputs: Tensor = self.layers((weights[:, None] @ self.words(ids))[:, 0] + self.bias)
+        return outputs
+
+
+def bag_of_words(
+    texts: Sequence[str], classes: int, min_count: int = 2, max_words: int = 20_000, **options: Any
+) -> Build:
+    """A function that builds a bag-of-words network on the words of the training texts."""
+    vocabulary = Vocabulary.of(texts, min_count, max_words)
+    return lambda: BagOfWords(vocabulary, classes, **options)
+
+
+class SequenceClassifier(nn.Module):
+    """A sequence classifier of transformers that takes token ids (N, L) alone and returns logits (N, K)."""
+
+    def __init__(self, network: nn.Module, tokenizer: Any, max_length: int) -> None:
+        super().__init__()
+        self.network, self.tokenizer, self.max_length = network, tokenizer, max_length
+        self.pad = int(tokenizer.pad_token_id)
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """(N, L) token ids as the tokenizer makes them, cut to `max_length`, padded to the longest."""
+        ids: Tensor = self.tokenizer(
+            list(texts), truncation=True, max_length=self.max_length, padding=True, return_tensors="pt"
+        )["input_ids"]
+        return ids
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits (N, K) of ids (N, L); padding is masked."""
+        outputs: Tensor = self.network(input_ids=ids, attention_mask=(ids != self.pad).long()).logits
+        return outputs
+
+
+def sequence_classifier(
+    folder: str, classes: int, max_length: int = 128, attention: Literal["eager", "sdpa"] = "eager"
+) -> Build:
+    """A function that loads a sequence classifier and its tokenizer from a local folder; nothing in it is executed.
+
+    A head for another number of classes is made anew, from the global random state.
+
+    Args:
+        max_length: tokens after which a text is cut; the network may allow fewer.
+        attention: "sdpa" is faster, "eager" has second derivatives, which an audit's curvature needs.
+    """
+    path = Path(folder)
+    if not (path / "config.json").is_file():
+        raise EvenlyError(f"{folder!r} holds no config.json; give a folder that a model's save_pretrained has left")
+    if not any((path / file).is_file() for file in TOKENIZERS):
+        raise EvenlyError(
+            f"{folder!r} has a model but no tokenizer ({', '.join(TOKENIZERS[:3])}, ...); save it there too: "
+            f"tokenizer.save_pretrained({folder!r})"
+        )
+    if not list(path.glob("*.safetensors")):
+        raise EvenlyError(
+            f"{folder!r} holds no weights as safetensors; save them as such: "
+            f"model.save_pretrained({folder!r}, safe_serialization=True)"
+        )
+    try:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    except ImportError as error:
+        raise EvenlyError(
+            f"a model from {folder!r} needs transformers ({error}); run: pip install 'evenly[transformers]', "
+            "or use bag_of_words"
+        ) from None
+    with _refused(folder, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    if tokenizer.pad_token_id is None:
+        raise EvenlyError(
+            f"the tokenizer in {folder!r} has no padding token; set tokenizer.pad_token and save it again"
+        )
+
+    def build() -> nn.Module:
+        with _refused(folder, "sequence classifier"):
+            network = AutoModelForSequenceClassification.from_pretrained(
+                path, num_labels=classes, ignore_mismatched_sizes=True, local_files_only=True, use_safetensors=True,
+                dtype=torch.float32, attn_implementation=attention, trust_remote_code=False,
+            )  # fmt: skip
+        network.config.pad_token_id = tokenizer.pad_token_id
+        most = getattr(network.config, "max_position_embeddings", None) or max_length
+        return SequenceClassifier(network, tokenizer, min(max_length, most, tokenizer.model_max_length))
+
+    return build
+
+
+@contextmanager
+def _refused(folder: str, what: str) -> Iterator[None]:
+    """Whatever transformers says of a folder that it cannot read, in one line; its own notes are not passed on."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    except Exception as error:  # a damaged file can raise anything
+        said = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise EvenlyError(f"the {what} in {folder!r} cannot be loaded ({said}); save it again") from None
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+TEXT_MODELS: dict[str, tuple[Callable[..., Build], str]] = {
+    "bag_of_words": (bag_of_words, "for texts: the words that occur, weighted by TF-IDF, and a hidden layer of 64"),
+}
+
+TEXT_RECIPES: dict[str, dict[str, Any]] = {
+    "bag_of_words": {"epochs": 20, "batch_size": 64, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0},
+    "hf": {"epochs": 3, "batch_size": 16, "lr": 0.005, "momentum": 0.9, "weight_decay": 0.01},
+}
+"""Settings of `evenly.train` that suit a network for texts, with SGD."""
+
+
+def find_text_model(name: str) -> tuple[str, Callable[..., Build]] | None:
+    """A text network's name as it is listed, and the function of (texts, classes, **options) that prepares it; None
+    where the name is of no such network. "hf:FOLDER", and a folder with a config.json, are of transformers."""
+    if name.startswith("hf:") or ("/" in name and (Path(name) / "config.json").is_file()):
+        folder = name.removeprefix("hf:")
+        return f"hf:{folder}", lambda texts, classes, **options: sequence_classifier(folder, classes, **options)
+    for known, (prepare, _) in TEXT_MODELS.items():
+        if known.replace("-", "_") == name.replace("-", "_"):
+            return known, prepare
+    return None
+
+
+def encoded(data: Data, network: nn.Module) -> Data:
+    """The data as the network reads it: texts as its token ids, int64 (N, L), all splits padded to one length.
+
+    Data without texts is returned as it is.
+    """
+    if not isinstance(data.train.inputs, Texts):
+        return data
+    encode = getattr(network, "encode", None)
+    if not callable(encode):
+        raise EvenlyError(
+            f"{type(network).__name__} cannot read texts, for it has no method encode(texts); give one that returns "
+            "token ids (N, L), or use bag_of_words or hf:FOLDER"
+        )
+    ids: dict[str, Tensor] = {name: encode(split.texts) for name, split in data.splits.items()}
+    longest = max(part.shape[1] for part in ids.values())
+    pad = int(getattr(network, "pad", 0))
+    parts: dict[str, Any] = {}
+    for name, split in data.splits.items():
+        part = F.pad(ids[name], (0, longest - ids[name].shape[1]), value=pad)
+        parts[name] = Split(
+            part, split.labels, split.groups, split.attributes,
+            name=name, evaluation_groups=split.evaluation_groups, texts=split.texts,
+        )  # fmt: skip
+    return dataclasses.replace(data, **parts)

@@ -1,0 +1,114 @@
+"""Shortcut digits, the law as it stands, seeds 100-104: what the worst group costs, with groups known and inferred.
+
+The level is ERM's best worst group on validation, of the same seed, plus 15 points. What a method spends until its own
+worst group on validation first gets there is counted in example-gradients; a seed that never gets there counts as more
+than any other, and the medians are compared. Settings are the data's own, chosen on validation of seeds 0-9. So was
+GroupDRO's learning rate, by the mean of its best worst group, of 0.0125, 0.025, 0.05, 0.1, 0.2 and 0.4: the data's own
+again. The rate that gets there first on those seeds, 0.0125, is printed beside it.
+
+Validation is looked at after every epoch, as the package does: of PDE after 60 examples, of GroupDRO after 1,000. That
+is part of the answer. Looked at after every 60 as well, GroupDRO is seen to pass the level early, in passing, and then
+PDE does not cost half as much: the second test says so.
+"""
+
+import math
+import statistics
+import sys
+
+import pytest
+
+import evenly
+from evenly.comparison import cost_to_reach
+from evenly.data import GroupBalanced
+
+pytestmark = pytest.mark.claims
+
+SEEDS = range(100, 105)
+ABOVE = 0.15
+RATE, FASTEST = 0.05, 0.0125
+STAGES = {"warmup_epochs": 160, "every": 8, "add": 3}
+"""What PDE's defaults come to for the 240 epochs of the data's own settings."""
+
+
+def train(method, seed, **settings):
+    return evenly.train(None, "shortcut-digits", method, seed=seed, **settings)
+
+
+def worst(run):
+    return 100 * run.results["test"]["worst_group"]
+
+
+@pytest.fixture(scope="module")
+def erm():
+    return {seed: train("erm", seed) for seed in SEEDS}
+
+
+@pytest.fixture(scope="module")
+def levels(erm):
+    return {seed: max(row["validation"]["worst_group"] for row in run.history) + ABOVE for seed, run in erm.items()}
+
+
+@pytest.fixture(scope="module")
+def pde():
+    return {seed: train("pde", seed, **STAGES) for seed in SEEDS}
+
+
+def costs(runs, levels):
+    found = [cost_to_reach(run.history, min(levels[seed], 1.0)) for seed, run in runs.items()]
+    return [math.inf if cost is None else cost for cost in found]
+
+
+def stopped_there(run, cost, **settings):
+    """The test set's worst group at the epoch that cost so much: the same run, ended there."""
+    epoch = next((row["epoch"] for row in run.history if row["cost"] == cost), None)
+    if epoch is None:
+        return "never"
+    if "warmup_epochs" in settings:
+        settings["warmup_epochs"] = min(settings["warmup_epochs"], epoch)
+    again = train(run.results["method"], run.seed, epochs=epoch, select="last", **settings)
+    assert again.history[-1]["validation"] == run.history[epoch - 1]["validation"]
+    return f"{worst(again):.1f}"
+
+
+def told(name, runs, found, **settings):
+    there = [stopped_there(run, cost, **settings) for run, cost in zip(runs.values(), found, strict=True)]
+    print(f"  {name}: {found}, median {statistics.median(found):,.0f} of {next(iter(runs.values())).cost:,.0f} in all;")
+    print(
+        f"    worst group of the test set there {there}, at the end {[round(worst(run), 1) for run in runs.values()]}"
+    )
+
+
+def test_pde_comes_above_erm_at_half_the_cost_of_group_dro(erm, pde, levels):
+    group_dro = {lr: {seed: train("group_dro", seed, lr=lr) for seed in SEEDS} for lr in (RATE, FASTEST)}
+    print("\nexample-gradients to ERM's worst group on validation + 15 points, seeds 100-104")
+    print(f"  levels {[round(100 * level, 1) for level in levels.values()]}, ERM's worst group on the test set "
+          f"{[round(worst(run), 1) for run in erm.values()]}")  # fmt: skip
+    mine, its = costs(pde, levels), {lr: costs(runs, levels) for lr, runs in group_dro.items()}
+    told("PDE", pde, mine, **STAGES)
+    for lr, runs in group_dro.items():
+        told(f"GroupDRO, learning rate {lr}", runs, its[lr], lr=lr)
+    assert math.isfinite(statistics.median(its[RATE]))
+    assert statistics.median(mine) <= statistics.median(its[RATE]) / 2
+
+
+def test_looked_at_as_often_group_dro_costs_less_than_twice_as_much(pde, levels, monkeypatch):
+    short = lambda groups, fit: GroupBalanced(groups, total=60, seed=fit.seed)  # noqa: E731
+    monkeypatch.setattr(sys.modules["evenly.methods.group_dro"], "balanced", short)
+    often = {seed: train("group_dro", seed, lr=RATE, epochs=400) for seed in SEEDS}
+    mine, its = costs(pde, levels), costs(often, levels)
+    print(f"\nlooked at after every 60 examples: PDE {mine}, GroupDRO {its}")
+    print(f"  medians {statistics.median(mine):,.0f} and {statistics.median(its):,.0f}")
+    assert statistics.median(mine) > statistics.median(its) / 2
+
+
+@pytest.mark.parametrize(("infer", "least"), [("useful", 10), ("eiil", 5)])
+def test_pde_raises_the_worst_group_with_inferred_groups(erm, infer, least):
+    """By 10 points with evenly's default; EIIL's environments are less even over the seeds."""
+    runs = {seed: train("pde", seed, groups="infer", infer=infer) for seed in SEEDS}
+    gains = [worst(runs[seed]) - worst(erm[seed]) for seed in SEEDS]
+    found = [run.results["inferred_groups"]["match"]["minority"]["recall"] for run in runs.values()]
+    reached, plain = (statistics.mean(map(worst, some.values())) for some in (runs, erm))
+    cost = statistics.mean(run.cost / erm[seed].cost for seed, run in runs.items())
+    print(f"\nPDE, groups inferred by {infer}: worst group {reached:.1f}, ERM {plain:.1f}, cost {cost:.2f}x")
+    print(f"  gains {[round(gain, 1) for gain in gains]}, of the smallest true group in one {found}")
+    assert statistics.mean(gains) >= least

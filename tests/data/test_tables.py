@@ -1,0 +1,246 @@
+"""Texts and numbers from a CSV file."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from evenly import EvenlyError
+from evenly.data import Texts, load
+from evenly.data.tables import table
+
+CITIES = ("rome", "oslo")
+
+
+def numbers(path: Path, rows: int = 40) -> list[dict[str, str]]:
+    """A table of numbers with known rows: two features, one of them constant, a city, a label; and a split."""
+    draw = np.random.default_rng(3)
+    made = [
+        {
+            "age": f"{draw.normal(40, 9):.4f}",
+            "one": "7",
+            "label": ("no", "yes")[i % 2],
+            "city": CITIES[i // 2 % 2],
+            "pay": f"{draw.normal(-2e6, 3e5):.1f}",
+            "split": ("train", "train", "train", "val", "test")[i // 4 % 5],
+        }
+        for i in range(rows)
+    ]
+    write(path, made)
+    return made
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> Path:
+    lines = [",".join(rows[0]), *(",".join(f'"{cell}"' for cell in row.values()) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def reviews(path: Path, count: int = 40) -> Path:
+    words = ("bad", "good")
+    return write(
+        path,
+        [
+            {"text": f"a {words[i % 2]} {i}, one", "label": words[i % 2], "kind": ("film", "book", "song")[i // 2 % 3]}
+            for i in range(count)
+        ],
+    )
+
+
+# Numbers
+
+
+def test_features_are_standardised_by_the_training_rows(tmp_path: Path) -> None:
+    rows = numbers(tmp_path / "people.csv")
+    data = table(tmp_path / "people.csv")
+    assert data.feature_names == ["age", "one", "pay"]
+    x = np.array([[float(row[name]) for name in data.feature_names] for row in rows])
+    of = np.array([row["split"] for row in rows])
+    train = x[of == "train"]
+    mean, spread = train.mean(0), np.sqrt(((train - train.mean(0)) ** 2).mean(0))
+    spread[1] = 1.0
+    np.testing.assert_allclose(data.mean, mean, rtol=1e-12)
+    np.testing.assert_allclose(data.std, spread, rtol=1e-12)
+    for part, name in (("train", "train"), ("validation", "val"), ("test", "test")):
+        split = data.splits[part]
+        assert split.inputs.dtype == torch.float32
+        np.testing.assert_allclose(split.inputs.numpy(), (x[of == name] - mean) / spread, rtol=1e-5, atol=1e-6)
+        assert split.labels.tolist() == [int(row["label"] == "yes") for row in rows if row["split"] == name]
+        assert split.attributes["city"].tolist() == [int(row["city"] == "rome") for row in rows if row["split"] == name]
+        assert split.groups.tolist() == (2 * split.labels + split.attributes["city"]).tolist()
+    assert data.class_names == ["no", "yes"]
+    assert data.group_names == ["no, city oslo", "no, city rome", "yes, city oslo", "yes, city rome"]
+    assert data.attribute_names == {"city": ["oslo", "rome"]}
+    assert data.options["class_names"] == ["no", "yes"]
+    assert data.options["mean"] == data.mean
+
+
+def test_a_column_that_groups_or_is_called_an_attribute_is_no_feature(tmp_path: Path) -> None:
+    numbers(tmp_path / "people.csv")
+    data = table(tmp_path / "people.csv", groups="one")
+    assert data.feature_names == ["age", "pay"]
+    assert data.group_names == ["one 7"]
+    data = table(tmp_path / "people.csv", attributes="one")
+    assert list(data.attribute_names) == ["one"]
+    assert data.feature_names == ["age", "pay"]
+    assert data.train.groups is None  # the one value tells nothing apart
+    assert table(tmp_path / "people.csv", groups="none").train.groups is None
+    assert table(tmp_path / "people.csv", attributes="", groups="label").train.attributes == {}
+
+
+def test_missing_numbers_are_refused_by_line_or_become_the_training_mean(tmp_path: Path) -> None:
+    rows = numbers(tmp_path / "people.csv")
+    rows[2]["age"], rows[5]["pay"], rows[30]["age"] = "", "NA", "nan"
+    path = write(tmp_path / "people.csv", rows)
+    with pytest.raises(
+        EvenlyError, match=r"3 rows of .* lack a number \(lines 4, 7, 32; first 'age'\); fill them in, .*"
+    ):
+        table(path)
+    data = table(path, missing="mean")
+    there = [float(row["age"]) for row in rows if row["split"] == "train" and row["age"] not in ("", "nan")]
+    assert math.isclose(data.mean[0], sum(there) / len(there), rel_tol=1e-12)
+    assert data.train.inputs[2, 0] == 0
+    assert data.train.inputs[5, 2] == 0
+    assert data.train.inputs[3, 0] == pytest.approx((float(rows[3]["age"]) - data.mean[0]) / data.std[0], rel=1e-5)
+
+
+def test_whole_labels_and_drawn_splits(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", [{"x": str(i), "label": str((2, 10)[i % 2])} for i in range(40)])
+    data = table(path, validation=0.1, test=0.4)
+    assert data.class_names == ["2", "10"]
+    assert {name: len(split) for name, split in data.splits.items()} == {"train": 20, "validation": 4, "test": 16}
+    assert [split.labels.float().mean() for split in data.splits.values()] == [0.5, 0.5, 0.5]
+    same, other = (table(path, seed=seed) for seed in (0, 1))
+    assert table(path).fingerprint() == same.fingerprint() != other.fingerprint()
+
+
+def test_a_folder_or_a_name_is_read_as_what_its_table_holds(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    reviews(tmp_path / "texts" / "metadata.csv")
+    assert isinstance(load(tmp_path / "texts").train.inputs, Texts)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "metadata.csv").write_text("filename,label\na.png,a\nb.png,b\n")
+    with pytest.raises(EvenlyError, match=r"\(found: 'filename'\); .* or call that of image files 'file'"):
+        load(tmp_path / "photos")
+    numbers(tmp_path / "people.csv")
+    assert load(str(tmp_path / "people.csv"), label="city", groups="none").class_names == ["oslo", "rome"]
+    with pytest.raises(EvenlyError, match="no option of a table is called 'lable'; did you mean 'label'"):
+        load(tmp_path / "people.csv", lable="city")
+    with pytest.raises(EvenlyError, match="missing 'zero' cannot be used; give 'refuse' or 'mean'"):
+        load(tmp_path / "people.csv", missing="zero")
+
+
+# Texts
+
+
+def test_texts_stay_as_they_are_and_other_columns_are_attributes(tmp_path: Path) -> None:
+    data = table(reviews(tmp_path / "reviews.csv"))
+    assert isinstance(data.train.inputs, Texts)
+    assert data.train.example_shape == ()
+    assert data.recipe["model"] == "bag_of_words"
+    everything = sorted(text for split in data.splits.values() for text in split.texts)
+    assert everything == sorted(f"a {('bad', 'good')[i % 2]} {i}, one" for i in range(40))
+    for split in data.splits.values():
+        for text, label, kind in zip(split.texts, split.labels, split.attributes["kind"], strict=True):
+            i = int(text.split()[2].rstrip(","))
+            assert label == i % 2
+            assert data.attribute_names["kind"][kind] == ("film", "book", "song")[i // 2 % 3]
+    assert len(data.group_names) == 6
+    # 60/20/20 of each of the six groups, to within one
+    for g in range(6):
+        counts = [int((split.groups == g).sum()) for split in data.splits.values()]
+        assert abs(counts[0] - 0.6 * sum(counts)) <= 1
+        assert min(counts) >= 1
+
+
+def test_overlapping_groups_of_columns_of_yes_and_no(tmp_path: Path) -> None:
+    rows = [
+        {"text": f"t{i}", "label": "ab"[i % 2], "old": str(i // 2 % 2), "tall": ("no", "Yes")[i // 4 % 2]}
+        for i in range(80)
+    ]
+    data = table(write(tmp_path / "a.csv", rows), groups="label,old+tall")
+    assert data.measured_names == ["a, old", "b, old", "a, tall", "b, tall"]
+    assert data.group_count == 8
+    for split in data.splits.values():
+        of = [rows[int(text[1:])] for text in split.texts]
+        expected = [
+            [row["label"] == k and row[name] in ("1", "Yes") for name in ("old", "tall") for k in "ab"] for row in of
+        ]
+        assert split.evaluation_groups.tolist() == expected
+        assert split.groups.bincount(minlength=8).min() >= 1
+
+
+def test_a_change_of_a_text_changes_the_fingerprint() -> None:
+    assert Texts(["ab", "c"]).fingerprint() != Texts(["a", "bc"]).fingerprint()
+    assert Texts(["ab", "c"]).fingerprint() == Texts(["ab", "c"]).fingerprint()
+    with pytest.raises(EvenlyError, match="text 1 is a float; give strings"):
+        Texts(["a", 2.0])  # type: ignore[list-item]
+
+
+def test_columns_of_other_names_and_packed_files(tmp_path: Path) -> None:
+    plain = "comment,Label,When\n" + "".join(f"word {i},{'BAD' if i % 2 else 'FINE'},{i}\n" for i in range(60))
+    with gzip.open(tmp_path / "c.csv.gz", "wt", encoding="utf-8") as file:
+        file.write(plain)
+    data = load(tmp_path / "c.csv.gz", text="comment")
+    assert data.name == "c"
+    assert data.class_names == ["BAD", "FINE"]
+    assert data.train.groups is None  # sixty values of When are no groups
+    assert sum(map(len, data.splits.values())) == 60
+
+
+# Errors
+
+PLAIN = "x,label\n" + "".join(f"{i},{'ab'[i % 2]}\n" for i in range(10))
+REFUSED = {
+    "no label": ("x,class\n1,a\n", {}, r"has no column 'label' \(found: 'x', 'class'\); add it, or name the right one"),
+    "no such label": (PLAIN, {"label": "y"}, "has no column 'y'"),
+    "one label": ("x,label\n1,a\n2,a\n", {}, "label is 'a' in every row of .*; there is nothing to tell apart: name"),
+    "labels without end": (
+        "x,label\n" + "".join(f"{i},{i / 7}\n" for i in range(10)),
+        {},
+        "label has 10 values in 10 rows of .*, too many for classes; name another column",
+    ),
+    "an empty label": ("x,label\n1,a\n2,\n", {}, "line 3 of .* has no label; fill it in or remove the row"),
+    "an empty text": ("text,label\nx,a\n  ,b\n", {}, "line 3 of .* has no text; fill it in or remove the row"),
+    "no such text": (PLAIN, {"text": "comment"}, "has no column 'comment'"),
+    "no such group": (PLAIN, {"groups": "place"}, "called 'place' in .*; there are: label, x"),
+    "no such attribute": (PLAIN, {"attributes": "place"}, "no attribute of .* is called 'place'; there are: x"),
+    "an empty attribute": ("x,label,c\n1,a,u\n2,b,\n", {}, "line 3 of .* has no c"),
+    "neither texts nor numbers": (
+        "c,label\nu,a\nv,b\n",
+        {},
+        r"neither a column of texts nor one of numbers \(found: 'c'\); name the texts with text=COLUMN",
+    ),
+    "a word among numbers": (
+        "x,label\n1,a\n2,b\n3,a\noops,b\n",
+        {},
+        "column 'x' of .* holds numbers, but 'oops' in line 5; mend it, or call it an attribute with attributes=x",
+    ),
+    "infinity": ("x,label\n1,a\n2,b\n3,a\n-inf,b\n", {}, "'-inf' in line 5"),
+    "a number that training lacks": (
+        "x,z,label,split\n" + "1,,a,train\n2,,b,train\n" * 4 + "1,3,a,test\n2,4,b,test\n" * 3,
+        {"missing": "mean"},
+        "column 'z' of .* has no number in the training rows; remove it",
+    ),
+    "a split too small": (PLAIN, {"validation": 0.01}, "0.01 of 10 examples leaves the validation split empty"),
+    "a label too rare for its splits": (
+        PLAIN + "3,c\n",
+        {},
+        r"label 'c' has no row in the train split|label 'c' has no row in the validation split",
+    ),
+    "files": ("file,label\na.png,a\nb.png,b\n", {}, "lists files; give its folder, with the table in it as"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses_a_table_in_one_line(tmp_path: Path, case: str) -> None:
+    text, options, message = REFUSED[case]
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(EvenlyError, match=message) as refusal:
+        load(tmp_path / "a.csv", **options)
+    assert "\n" not in str(refusal.value)

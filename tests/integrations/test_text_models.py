@@ -1,0 +1,141 @@
+"""A sequence classifier of transformers from a local folder, trained and looked at by evenly."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import evenly
+from evenly.data import Data, Split, Texts
+from evenly.errors import EvenlyError
+from evenly.experiment import reopen
+from evenly.models import encoded, factory
+from evenly.models.texts import SequenceClassifier
+
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'evenly[transformers]'")
+
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast  # noqa: E402
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "book", "very", "the", "a", "was", "##ly"]
+TEXTS = ["the film was good", "a bad book", "very good", "the book was very very bad", "good film", "bad"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A tiny BERT with a head of three classes and its tokenizer, as save_pretrained leaves them."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+        max_position_embeddings=12, num_labels=3,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(folder)
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join(WORDS), encoding="utf-8")
+    BertTokenizerFast(vocab=str(vocabulary)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+    return Path(shutil.copytree(saved, tmp_path / "tiny"))
+
+
+def data():
+    labels = [1 if "good" in text else 0 for text in TEXTS]
+    return Data(train=Split(Texts(TEXTS), labels), test=Split(Texts(["a good book", "bad film"]), [1, 0]))
+
+
+def test_logits_are_those_of_transformers_itself(saved):
+    network = factory(f"hf:{saved}", (), 3, seed=0, texts=TEXTS)[0]().eval()
+    assert isinstance(network, SequenceClassifier)
+    ids = network.encode(TEXTS)
+    assert ids.dtype == torch.int64
+    assert ids.shape == (6, 8)  # the longest has six words, [CLS] and [SEP]
+    own = BertForSequenceClassification.from_pretrained(saved).eval()
+    with torch.no_grad():
+        for text, row in zip(TEXTS, network(ids), strict=True):
+            alone = [WORDS.index(word) for word in ("[CLS]", *text.split(), "[SEP]")]
+            torch.testing.assert_close(row, own(input_ids=torch.tensor([alone])).logits[0], rtol=0, atol=1e-6)
+
+
+def test_texts_are_cut_at_what_the_network_can_take(saved):
+    long = "very " * 50
+    at_most = factory(f"hf:{saved}", (), 2, seed=0, texts=TEXTS, max_length=400)[0]()
+    assert at_most.encode([long]).shape == (1, 12)
+    assert factory(str(saved), (), 2, seed=0, texts=TEXTS, max_length=5)[0]().encode([long]).shape == (1, 5)
+
+
+def test_a_new_head_comes_from_the_seed_and_the_rest_from_the_folder(saved):
+    first, same, other = (factory(str(saved), (), 2, seed, texts=TEXTS)[0]().state_dict() for seed in (1, 1, 2))
+    assert first["network.classifier.weight"].shape == (2, 16)
+    assert all(torch.equal(first[key], same[key]) for key in first)
+    assert [key for key in first if not torch.equal(first[key], other[key])] == ["network.classifier.weight"]
+
+
+def test_all_splits_are_padded_to_one_length(saved):
+    network = factory(f"hf:{saved}", (), 2, seed=0, texts=TEXTS)[0]()
+    read = encoded(data(), network)
+    assert read.train.inputs.shape == (6, 8)
+    assert read.test.inputs.shape == (2, 8)
+    assert read.test.inputs[1].tolist() == [2, 6, 7, 3, 0, 0, 0, 0]
+    assert read.test.texts == ["a good book", "bad film"]
+
+
+def test_it_trains_resumes_and_is_looked_at(saved, tmp_path):
+    settings = {"epochs": 30, "batch_size": 6, "lr": 0.01, "out": tmp_path / "run", "device": "cpu"}
+    run = evenly.train(f"hf:{saved}", data(), "erm", "adamw", **settings)
+    assert run.results["train"]["accuracy"] == 1.0
+    assert json.loads((tmp_path / "run/config.json").read_text())["model"]["name"] == f"hf:{saved}"
+    again, its_data, _ = reopen(tmp_path / "run", data())
+    pairs = zip(run.model.state_dict().values(), again.model.state_dict().values(), strict=True)
+    assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
+    found = evenly.audit(again.model, its_data, top=1)
+    found.report(tmp_path / "audit.html")
+    page = (tmp_path / "audit.html").read_text()
+    assert "hardest and easiest test texts" in page
+    assert "bad film" in page
+
+
+REFUSED = {
+    "no tokenizer": (
+        ["tokenizer.json", "tokenizer_config.json", "vocab.txt"],
+        r"has a model but no tokenizer .*; save it there too: tokenizer.save_pretrained",
+    ),
+    "no weights": (["model.safetensors"], "holds no weights as safetensors; save them as such"),
+    "no model": (["config.json"], "holds no config.json; give a folder that a model's save_pretrained has left"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_folder_that_lacks_something_is_refused_in_a_line(copy, case):
+    files, message = REFUSED[case]
+    for file in files:
+        (copy / file).unlink(missing_ok=True)
+    with pytest.raises(EvenlyError, match=message) as refusal:
+        evenly.train(f"hf:{copy}", data(), epochs=1)
+    assert "\n" not in str(refusal.value)
+
+
+def test_pickled_weights_are_not_opened(copy):
+    (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
+    with pytest.raises(EvenlyError, match="holds no weights as safetensors"):
+        evenly.train(str(copy), data(), epochs=1)
+
+
+def test_damaged_weights_are_refused_in_a_line(copy):
+    (copy / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(
+        EvenlyError, match=r"the sequence classifier in .* cannot be loaded .*; save it again"
+    ) as refusal:
+        evenly.train(str(copy), data(), epochs=1)
+    assert "\n" not in str(refusal.value)
+
+
+def test_it_reads_texts_only(saved):
+    with pytest.raises(EvenlyError, match=r"hf:.* reads texts and the inputs are numbers of shape \(4,\); use mlp"):
+        evenly.train(f"hf:{saved}", (torch.randn(8, 4), torch.arange(8) % 2), epochs=1)

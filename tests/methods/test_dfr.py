@@ -1,0 +1,152 @@
+"""Deep feature reweighting against scikit-learn called by hand on the same features."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor, nn
+
+import evenly
+from evenly import Data
+from evenly.methods import METHODS
+from evenly.methods.dfr import STRENGTHS, draw, halves
+
+L1: dict[str, Any] = {"l1_ratio": 1.0} if LogisticRegression().penalty == "deprecated" else {"penalty": "l1"}
+SEED = 5  # the engine's
+
+
+def by_hand(
+    x: np.ndarray, y: np.ndarray, groups: Tensor, draws: int, classes: int
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """(coefficients, intercepts, C) on standardised features x (N, D)."""
+
+    def fit(members: Tensor, C: float) -> tuple[np.ndarray, np.ndarray]:
+        models = [
+            LogisticRegression(C=C, solver="liblinear", max_iter=1000, random_state=SEED, **L1).fit(
+                x[members], y[members] == k
+            )
+            for k in ([1] if classes == 2 else range(classes))
+        ]
+        return np.concatenate([m.coef_ for m in models]), np.concatenate([m.intercept_ for m in models])
+
+    def right(members: Tensor, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+        z = x[members] @ w.T + b
+        return ((z[:, 0] > 0) if classes == 2 else z.argmax(1)) == y[members]
+
+    fitted, held_out = halves(groups, SEED)
+    members = fitted[draw(groups[fitted], SEED, "half")]
+    scores = []
+    for C in STRENGTHS:
+        hits = right(held_out, *fit(members, C))
+        of = groups[held_out].numpy()
+        scores.append((min(hits[of == g].mean() for g in np.unique(of)), hits.mean()))
+    C = STRENGTHS[scores.index(max(scores))]
+    parts = [fit(draw(groups, SEED, number), C) for number in range(draws)]
+    return np.mean([w for w, _ in parts], 0), np.mean([b for _, b in parts], 0), C
+
+
+def body(outputs: int) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, outputs))
+
+
+@pytest.mark.parametrize("on", ["train", "validation"])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_last_layer_is_the_average_of_regressions(tiny: Any, engine: Any, on: str, outputs: int) -> None:
+    data = tiny()
+    with torch.random.fork_rng(devices=[]):
+        erm = METHODS["erm"](lambda: body(outputs), data, engine()).model
+        run = METHODS["dfr"](lambda: body(outputs), data, engine(), on=on, draws=4)
+    split = data.splits[on]
+    features = erm[:2](split.inputs).detach().double().numpy()
+    scaler = StandardScaler().fit(features)
+    w, b, C = by_hand(scaler.transform(features), split.labels.numpy(), split.groups, 4, 2)
+    decision = scaler.transform(erm[:2](data.test.inputs).detach().double().numpy()) @ w[0] + b[0]
+    logits = run.model(data.test.inputs).detach().double()
+    learned = logits[:, 0] if outputs == 1 else logits[:, 1] - logits[:, 0]
+    np.testing.assert_allclose(learned.numpy(), decision, rtol=1e-4, atol=1e-4)  # the network is float32
+    assert run.selection.details["C"] == C
+    for name in ("0.weight", "0.bias"):
+        assert torch.equal(run.model.state_dict()[name], erm.state_dict()[name])
+    assert run.cost == pytest.approx(4 * 60 + (len(split) + 1) / 3, rel=1e-12)
+    counted = Counter(i for number in range(4) for i in draw(split.groups, SEED, number).tolist())
+    assert {i: n for i, n in enumerate(run.selection.details["times_drawn"].tolist()) if n} == counted
+    assert run.selection.indices.tolist() == (sorted(counted) if on == "train" else [])
+    assert ("training" if on == "train" else "validation") in run.selection.why
+
+
+def test_of_three_classes_each_is_told_from_the_others(engine: Any) -> None:
+    draws = torch.Generator().manual_seed(1)
+    labels = torch.arange(90) % 3
+    groups = 2 * labels + (torch.rand(90, generator=draws) < 0.3).long()
+    x = torch.randn(90, 5, generator=draws)
+    x[torch.arange(90), labels] += 1.0
+    data = Data((x, labels, groups))
+    with torch.random.fork_rng(devices=[]):
+        erm = METHODS["erm"](lambda: body(3), data, engine()).model
+        run = METHODS["dfr"](lambda: body(3), data, engine(), draws=2)
+    features = erm[:2](x).detach().double().numpy()
+    scaler = StandardScaler().fit(features)
+    w, b, _ = by_hand(scaler.transform(features), labels.numpy(), groups, 2, 3)
+    decision = scaler.transform(features) @ w.T + b
+    np.testing.assert_allclose(run.model(x).detach().numpy(), decision, rtol=1e-4, atol=1e-4)
+
+
+def test_draws_are_balanced_and_halves_hold_every_group() -> None:
+    groups = torch.tensor([0] * 11 + [2] * 4 + [5])
+    first, second = halves(groups, 3)
+    assert sorted(torch.cat([first, second]).tolist()) == list(range(16))
+    assert Counter(groups[first].tolist()) == {0: 6, 2: 2, 5: 1}
+    assert Counter(groups[second].tolist()) == {0: 5, 2: 2}
+    sets = [tuple(draw(groups[:15], 3, number).tolist()) for number in range(5)]
+    assert all(Counter(groups[list(members)].tolist()) == {0: 4, 2: 4} for members in sets)
+    assert len(set(sets)) == 5
+
+
+class Untouchable:
+    """A test set of which only that it is there may be known, and that it has no groups."""
+
+    groups = evaluation_groups = None
+
+    def __getattr__(self, name: str) -> Any:
+        pytest.fail(f"looked at {name} of the test set")
+
+
+@pytest.mark.parametrize("on", ["train", "validation"])
+def test_the_test_set_is_not_touched(tiny: Any, engine: Any, net: Any, on: str) -> None:
+    data = tiny()
+    data.test = Untouchable()
+    METHODS["dfr"](net, data, engine(select="worst-group"), on=on, draws=2)
+
+
+def test_groups_of_one_example_each_leave_the_penalty_as_it_is(tiny: Any, engine: Any, net: Any) -> None:
+    run = METHODS["dfr"](net, tiny([0, 1, 2, 3]), engine(), draws=2)
+    assert run.selection.details["C"] == STRENGTHS[0]
+    assert np.isnan(run.selection.details["held_out_worst_group"])
+
+
+def test_a_layer_without_a_bias_gets_one(tiny: Any, engine: Any) -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2, bias=False))
+
+    run = METHODS["dfr"](build, tiny(), engine(), draws=2)
+    assert run.model[2].bias.abs().sum() > 0
+
+
+def test_the_layer_is_kept_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = evenly.data.load("shortcut-digits", seed=0)
+    settings = {"epochs": 2, "draws": 2, "device": "cpu", "out": tmp_path / "run"}
+    first = evenly.train("mlp", data, "dfr", **settings)
+    monkeypatch.setattr(sys.modules["evenly.methods.dfr"], "last_layer", lambda *_: pytest.fail("fitted again"))
+    again, _, _ = evenly.experiment.reopen(tmp_path / "run")
+    assert again.results == first.results
+    assert torch.equal(again.outputs(data.test), first.outputs(data.test))
+    assert again.results["test"] == evenly.train("mlp", data, "dfr", **settings).results["test"]

@@ -1,0 +1,251 @@
+"""Inferred groups: by the rule, on training and validation; true ones measured by and kept from everything else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sklearn.metrics import adjusted_mutual_info_score
+from torch import nn
+from typer.testing import CliRunner
+
+import evenly
+from evenly import Data, EvenlyError, hard_examples
+from evenly.cli import app
+from evenly.methods import METHODS, infer_groups
+from evenly.methods.inferred import hard_in_each, match
+
+NEED_GROUPS = [name for name, method in METHODS.items() if method.needs_groups]
+PLAN = {"epochs": 4, "batch_size": 16, "lr": 0.1}
+
+
+def without_groups(data: Data) -> Data:
+    return Data(**{name: (split.inputs, split.labels) for name, split in data.splits.items()})
+
+
+@pytest.fixture(autouse=True)
+def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenly.report.run_page", lambda *args, **kwargs: None)
+
+
+@pytest.mark.parametrize("by", ["useful", "eiil"])
+def test_groups_are_class_and_what_the_early_network_sets_apart(tiny: Any, engine: Any, linear: Any, by: Any) -> None:
+    data, fit = tiny(dtype=torch.float64), engine(epochs=20, batch_size=None, momentum=0.0)
+    found = infer_groups(linear, data, fit, by)
+    early = fit(linear(), data, stage="groups", until=lambda history: len(history) == found.epoch).model
+    logits, labels = early(data.train.inputs).detach(), data.train.labels
+    if by == "useful":
+        apart = hard_examples(logits, labels, seed=fit.seed)
+    else:
+        apart = (logits.argmax(1) != labels).nonzero().flatten()
+    expected = 2 * labels
+    expected[apart] += 1
+    assert found.data.train.groups.tolist() == expected.tolist()
+    assert 0 < len(apart) < 60
+    assert found.cost == pytest.approx(found.epoch * 60 + (60 + 24) / 3, rel=1e-12)
+    assert found.data.group_names == [
+        f"class {k}, {kind}"
+        for k in (0, 1)
+        for kind in (("easy", "hard") if by == "useful" else ("first environment", "second environment"))
+    ]
+    assert found.data.test is None
+    assert torch.equal(found.known, data.train.groups)
+    own = early(data.validation.inputs).detach()
+    if by == "eiil":
+        other = (own.argmax(1) != data.validation.labels).long()
+    else:  # the nearer of the two clusters' means in the class, one example at a time
+        p, q = logits.softmax(1), own.softmax(1)
+        mean = {
+            (k, h): p[[i for i in range(60) if labels[i] == k and (i in apart) == bool(h)]].mean(0)
+            for k in (0, 1)
+            for h in (0, 1)
+        }
+        other = torch.tensor(
+            [int((q[i] - mean[int(k), 1]).norm() < (q[i] - mean[int(k), 0]).norm())
+             for i, k in enumerate(data.validation.labels)]
+        )  # fmt: skip
+    assert found.data.validation.groups.tolist() == (2 * data.validation.labels + other).tolist()
+
+
+def test_groups_for_evaluation_are_left_to_it(tiny: Any, net: Any) -> None:
+    data = tiny()
+    for split in data.splits.values():
+        split.evaluation_groups = torch.stack([split.groups >= 1, split.groups == 3], 1)
+    run = evenly.train(net, data, "subsample", groups="infer", select="worst-group", **PLAN)
+    assert len(run.history[0]["validation"]["inferred_groups"]) == 4
+    assert len(run.results["test"]["groups"]) == 2
+    assert all(split.evaluation_groups is not None for split in data.splits.values())
+
+
+def test_training_examples_are_nearest_to_the_mean_of_their_own_cluster() -> None:
+    draw = torch.Generator().manual_seed(0)
+    outputs = torch.randn(80, 3, generator=draw, dtype=torch.float64) * 3
+    labels = torch.arange(80) % 3
+    twice = hard_in_each({"train": outputs, "validation": outputs}, {"train": labels, "validation": labels}, 0)
+    assert 0 < int(twice["train"].sum()) < 80
+    assert torch.equal(twice["train"], twice["validation"])
+
+
+def test_a_class_that_is_all_alike_is_one_group() -> None:
+    labels = torch.arange(20) % 2
+    outputs = torch.where(labels[:, None] == 1, 0.0, torch.randn(20, 2, generator=torch.Generator().manual_seed(1)))
+    new = (torch.randn(8, 2, generator=torch.Generator().manual_seed(2)), torch.arange(8) % 2)
+    found = hard_in_each({"train": outputs, "validation": new[0]}, {"train": labels, "validation": new[1]}, 0)
+    assert found["train"][labels == 1].sum() == 0 < found["train"].sum()
+    assert found["validation"][new[1] == 1].sum() == 0
+
+
+@pytest.mark.parametrize("by", ["useful", "eiil"])
+@pytest.mark.parametrize("method", NEED_GROUPS)
+def test_methods_that_need_groups_run_on_data_without(tiny: Any, net: Any, method: str, by: str) -> None:
+    data = without_groups(tiny())
+    run = evenly.train(net, data, method, groups="infer", infer=by, select="worst-group", **PLAN)
+    assert run.rule == run.results["rule"] == "worst-inferred-group"
+    assert run.results["inferred_groups"]["by"] == by
+    assert sum(run.results["inferred_groups"]["counts"]) == 60
+    assert "match" not in run.results["inferred_groups"]
+    best = max((row["validation"]["worst_inferred_group"], row["validation"]["accuracy"]) for row in run.history)
+    chosen = run.history[run.selected_epoch - 1]["validation"]
+    assert (chosen["worst_inferred_group"], chosen["accuracy"]) == best
+    assert "worst_group" not in chosen
+    assert run.history[0]["cost"] > run.results["inferred_groups"]["cost"] > 60
+
+
+@pytest.mark.parametrize("method", [*NEED_GROUPS, "erm"])
+def test_true_groups_change_nothing_but_what_is_measured(tiny: Any, net: Any, method: str) -> None:
+    data = tiny()
+    blind, known = (
+        evenly.train(net, d, method, groups="infer", select="worst-group", **PLAN) for d in (without_groups(data), data)
+    )
+    for key, value in blind.model.state_dict().items():
+        assert torch.equal(value, known.model.state_dict()[key])
+    assert blind.history == known.history
+    assert known.results["test"]["group_counts"] == [6] * 4
+    assert "groups" not in blind.results["test"]
+    inferred = infer_groups_of(known, data, net)
+    assert known.results["inferred_groups"]["match"] == match(inferred, data.train.groups)
+
+
+def infer_groups_of(run: Any, data: Data, net: Any) -> torch.Tensor:
+    """The groups that the run inferred, made again from the same seed."""
+    from evenly.engine import Fit
+    from evenly.models import factory
+    from evenly.optim.registry import builder
+
+    fresh, _ = factory(net, (5,), 2, 0)
+    fit = Fit(4, builder("sgd", lr=0.1), batch_size=16, seed=0)
+    return infer_groups(fresh, data, fit).data.train.groups
+
+
+def test_erm_that_is_not_selected_by_group_infers_none_and_spends_nothing_on_it(tiny: Any, net: Any) -> None:
+    run = evenly.train(net, tiny(), "erm", groups="infer", **PLAN)
+    assert "inferred_groups" not in run.results
+    assert run.cost == 4 * 60
+    assert run.rule == "last"
+
+
+@pytest.mark.parametrize("method", ["pde", "dfr", "useful"])
+def test_inferring_is_billed_to_a_method_that_needs_groups_and_else_to_evaluation(
+    tiny: Any, net: Any, method: str
+) -> None:
+    run = evenly.train(net, tiny(), method, groups="infer", select="worst-group", **PLAN)
+    shown, inferring = sum(row["examples"] for row in run.history), run.results["inferred_groups"]["cost"]
+    later = 61 / 3 if method == "dfr" else 0.0
+    looks = 4 * 24 / 3
+    if method == "useful":
+        early = len(run.selection.details["early_losses"]) * 60 + 60 / 3
+        assert run.cost == pytest.approx(early + shown, rel=1e-12)
+        assert run.evaluation_cost == run.results["evaluation_cost"] == pytest.approx(looks + inferring, rel=1e-12)
+    else:
+        assert run.cost == pytest.approx(inferring + shown + later, rel=1e-12)
+        assert run.evaluation_cost == pytest.approx(looks, rel=1e-12)
+
+
+def test_a_match_by_hand() -> None:
+    true = torch.tensor([0] * 6 + [1] * 2 + [3] * 4)
+    inferred = torch.tensor([0] * 5 + [1] + [1, 1] + [2, 2, 2, 1])
+    found = match(inferred, true)
+    assert found["purity"] == [5 / 6, 1.0, None, 3 / 4]
+    assert found["minority"] == {"group": 1, "inferred": 1, "recall": 1.0, "precision": 2 / 4}
+    expected = adjusted_mutual_info_score(true, inferred)
+    assert found["adjusted_mutual_information"] == pytest.approx(expected)
+    assert match(true, true)["adjusted_mutual_information"] == pytest.approx(1)
+    overlapping = torch.stack([true >= 1, true >= 3], 1)
+    assert match(inferred, overlapping)["purity"] == [5 / 6, 1.0, 3 / 4]
+
+
+@pytest.mark.parametrize("method", ["pde", "dfr", "useful"])
+def test_interrupted_in_every_epoch_it_ends_in_the_same_bits(
+    tiny: Any, net: Any, tmp_path: Path, method: str, options: Any
+) -> None:
+    def once(out: str, observe: Any = None) -> Any:
+        settings = {**PLAN, **options.get(method, {}), "groups": "infer", "select": "worst-group"}
+        return evenly.train(net, tiny(observe=observe), method, out=tmp_path / out, **settings)
+
+    whole, seen = once("whole"), []
+
+    def every_other_time(model: nn.Module) -> dict[str, float]:
+        seen.append(1)
+        if len(seen) % 2:
+            raise KeyboardInterrupt
+        return {}
+
+    while True:
+        try:
+            broken = once("broken", every_other_time)
+            break
+        except KeyboardInterrupt:
+            pass
+    rows = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "broken")]
+    assert rows[0] == rows[1]
+    assert len(seen) == 2 * len(rows[0].splitlines()) > 8
+    for key, value in whole.model.state_dict().items():
+        assert torch.equal(value, broken.model.state_dict()[key])
+    assert whole.results["inferred_groups"] == broken.results["inferred_groups"]
+    assert whole.cost == broken.cost
+
+
+def test_controls_train_for_the_whole_cost_and_are_selected_by_the_same_groups(tiny: Any, net: Any) -> None:
+    table = evenly.compare(
+        net, tiny(), ["pde", "group_dro", "dfr"], seeds=1, groups="infer", select="worst-group", **PLAN
+    )
+    rows = {row["arm"]: row for row in table.rows}
+    for method in ("pde", "group_dro", "dfr"):
+        row = rows[f"{method}+sgd"]
+        control = rows[row["control"]]
+        assert control["method"] == "erm"
+        assert row["cost"] <= control["cost"] < row["cost"] + 17
+        assert control["inferred_groups"] == row["inferred_groups"]
+    assert table.plan["rule"] == "worst-inferred-group"
+
+
+def test_a_budget_does_not_cut_the_inference_short(tiny: Any, net: Any) -> None:
+    free, bound = (
+        evenly.train(net, tiny(), "erm", groups="infer", select="worst-group", budget=budget, schedule="step", **PLAN)
+        for budget in (None, 30.0)
+    )
+    assert free.results["inferred_groups"] == bound.results["inferred_groups"]
+    assert len(bound.history) == 1 < len(free.history)
+
+
+def test_a_class_of_one_example_cannot_be_parted_by_clusters(tiny: Any) -> None:
+    data = without_groups(tiny([0] * 9 + [3]))
+    with pytest.raises(EvenlyError, match="class 1 has one example and cannot be split"):
+        evenly.train("mlp", data, "pde", groups="infer", epochs=2)
+    assert evenly.train("mlp", data, "pde", groups="infer", infer="eiil", epochs=2).history
+
+
+def test_from_the_command_line(tmp_path: Path) -> None:
+    asked = ["train", "shortcut-digits", "--method", "pde", "--groups", "infer", "--infer", "eiil", "--epochs", "6"]
+    told = CliRunner().invoke(app, [*asked, "--device", "cpu", "--out", str(tmp_path / "run")])
+    assert told.exit_code == 0, told.output
+    assert "rule: worst-inferred-group" in told.output
+    assert "groups inferred by eiil after" in told.output
+    assert "of the smallest true group" in told.output
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert 0 <= results["inferred_groups"]["match"]["minority"]["recall"] <= 1
+    again = evenly.experiment.reopen(tmp_path / "run")[0]
+    assert again.results == results
