@@ -492,6 +492,16 @@ def test_a_finished_run_is_read_back_from_its_folder(
     assert not (tmp_path / "run" / "checkpoint" / "final.pt").exists()
 
 
+def test_a_cost_is_told_in_units_of_what_erm_would_have_cost() -> None:
+    """PDE has 240 short epochs of its own on the digits, where ERM has 40."""
+    recipe = evenly.data.load("shortcut-digits").recipe
+    assert recipe["options"]["pde"]["epochs"] != recipe["epochs"]
+    run = evenly.train(None, "shortcut-digits", "pde")
+    assert run.results["cost_multiple"] == run.cost / (1000 * recipe["epochs"])
+    run = evenly.train(None, "shortcut-digits", "pde", epochs=30)
+    assert run.results["cost_multiple"] == run.cost / (1000 * 30)
+
+
 def test_what_cannot_be_read_back_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EvenlyError, match="holds no finished run"):
         reopen(tmp_path)

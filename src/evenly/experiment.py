@@ -113,7 +113,8 @@ def train(
         capture: on a GPU, record the step once and replay it where that is possible (`Run.step` tells).
         budget: example-gradients to stop at, instead of epochs; for erm and random_upsample, which serve as controls.
         out: the run's folder; a run that was interrupted there goes on, a finished one is read back.
-        unit: the cost that is called 1.00x; that of ERM for as many epochs where not given.
+        unit: the cost that is called 1.00x; that of ERM with the same settings where not given, for the epochs that it
+            would take by the data's recipe where the method has its own.
         reading: only read back what is finished in `out`, which is left as it is; refuse to train.
         record: what to look at as the network learns, and when: the options of `evenly.Recorder`, e.g.
             ``{"forgetting": True, "probes": ["background"], "every": 5}``. Goes into the history; `Run.record` has all.
@@ -184,7 +185,8 @@ def train(
             run.results = fit.folder.results or {}
             return run
         with memory_explained(plan["batch_size"]):
-            run.results = _results(run, data, config, unit or erm_cost(data, plan["epochs"]))
+            by_erm, _ = resolve(data, "erm", {name: value for name, value in settings.items() if name in KINDS}, model)
+            run.results = _results(run, data, config, unit or erm_cost(data, by_erm["epochs"]))
             if inferred is not None:
                 run.results["inferred_groups"] = inferred.summary()
         if fit.folder is not None:
