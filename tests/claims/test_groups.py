@@ -8,7 +8,9 @@ again. The rate that gets there first on those seeds, 0.0125, is printed beside 
 
 Validation is looked at after every epoch, as the package does: of PDE after 60 examples, of GroupDRO after 1,000. That
 is part of the answer. Looked at after every 60 as well, GroupDRO is seen to pass the level early, in passing, and then
-PDE does not cost half as much: the second test says so.
+PDE does not cost half as much: the second test says so. Looks at validation are no part of the cost (794 examples a
+third each: more than an epoch of PDE); counted in, PDE would be the dearer. The level is reached within PDE's warm-up,
+so the figures are those of subsampling; and in the end GroupDRO has the better worst group.
 """
 
 import math
@@ -101,9 +103,9 @@ def test_looked_at_as_often_group_dro_costs_less_than_twice_as_much(pde, levels,
     assert statistics.median(mine) > statistics.median(its) / 2
 
 
-@pytest.mark.parametrize(("infer", "least"), [("useful", 10), ("eiil", 5)])
+@pytest.mark.parametrize(("infer", "least"), [("useful", 10), ("eiil", 10)])
 def test_pde_raises_the_worst_group_with_inferred_groups(erm, infer, least):
-    """By 10 points with evenly's default; EIIL's environments are less even over the seeds."""
+    """The law is kind to inference: on these seeds both ways find nearly the true groups."""
     runs = {seed: train("pde", seed, groups="infer", infer=infer) for seed in SEEDS}
     gains = [worst(runs[seed]) - worst(erm[seed]) for seed in SEEDS]
     found = [run.results["inferred_groups"]["match"]["minority"]["recall"] for run in runs.values()]

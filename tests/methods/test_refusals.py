@@ -140,7 +140,9 @@ def test_a_last_layer_needs_a_network_that_ends_in_one_and_examples_of_every_cla
     keep = data.validation.labels == 0
     parts = (part[keep] for part in (data.validation.inputs, data.validation.labels, data.validation.groups))
     with pytest.raises(EvenlyError, match=r"class 1 has no validation example .*; use on='train'"):
-        evenly.train("mlp", evenly.Data(data.train, tuple(parts)), "dfr", epochs=4, on="validation")
+        evenly.train("mlp", evenly.Data(data.train, tuple(parts), data.train), "dfr", epochs=4, on="validation")
+    with pytest.raises(EvenlyError, match=r"nothing is left to measure it on; give a test set, or use on='train'"):
+        evenly.train("mlp", evenly.Data(data.train, data.validation), "dfr", epochs=4, on="validation")
     mixed = evenly.Data((data.train.inputs, data.train.labels, torch.arange(60).clamp(max=1)))
     with pytest.raises(EvenlyError, match=r"draw of 2 examples holds none of class \d; make the groups of one class"):
         evenly.train("mlp", mixed, "dfr", epochs=1, draws=60)

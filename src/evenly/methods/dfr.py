@@ -6,8 +6,10 @@
 3. Put them in the place of the last layer.
 
 The strength of the penalty is the one with the best worst group on a half of the examples that was held out from the
-fits it is chosen by. `on` says which examples: those of training (DFR-Tr) or of validation (DFR-Val). Accuracy on
-validation is no test of a layer that was trained there. The test set is not looked at.
+fits it is chosen by. `on` says which examples: those of training (DFR-Tr) or of validation (DFR-Val). The authors' code
+departs from this for DFR-Tr, whose strength it chooses on validation: of training examples the features know by heart
+nearly every strength does well. A rule that selects an epoch by validation uses it a second time under DFR-Val.
+Accuracy on validation is no test of a layer that was trained there. The test set is not looked at.
 """
 
 from __future__ import annotations
@@ -43,6 +45,11 @@ def dfr(model: Factory, data: Data, fit: Fit, *, on: Literal["train", "validatio
     split = data.train if on == "train" else data.validation
     if split is None:
         raise EvenlyError("on 'validation' needs a validation set and there is none; use on='train'")
+    if on == "validation" and data.test is None:
+        raise EvenlyError(
+            "on 'validation' fits the last layer there, so that nothing is left to measure it on; give a test set, or "
+            "use on='train'"
+        )
     if draws < 1:
         raise EvenlyError(f"draws {draws} fit no last layer; give a whole number from 1, 10 in the paper")
     if len(present := split.labels.unique()) < data.classes:

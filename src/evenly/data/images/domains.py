@@ -3,7 +3,8 @@ OfficeHome (Venkateswara et al. 2017) and VLCS (Fang et al. 2013), in the layout
 2021), a folder for each domain with a folder for each class.
 
 Training and validation are from the other domains, the test set is the target domain. What the network has learned
-that serves there is measured by a linear probe on a part of it (Springer et al. 2024, App. F, eq. 46):
+that serves there is measured by a linear probe on a part of it (Springer et al. 2024, App. F, eq. 46; the probe here is
+fitted and measured on as many examples of each class, theirs on the domain's own shares):
 
 >>> run = evenly.train(data="pacs", data_options={"target": "sketch"})
 >>> fitted, measured = target_parts(evenly.data.load("pacs", target="sketch"))
