@@ -186,3 +186,9 @@ def test_fingerprint_does_not_see_memory_layout_or_names() -> None:
     strided = torch.stack([X, X], dim=2)[..., 0]
     assert not strided.is_contiguous()
     assert Data((strided, Y), name="other", class_names="ab").fingerprint() == Data((X.clone(), Y)).fingerprint()
+
+
+def test_overlapping_groups_without_a_member_are_refused():
+    x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
+    with pytest.raises(EvenlyError, match="no test example is in any of the 2 overlapping groups"):
+        Data(train=(x, y, torch.ones(4, 2, dtype=torch.bool)), test=(x, y, torch.zeros(4, 2, dtype=torch.bool)))

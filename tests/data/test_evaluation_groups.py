@@ -97,10 +97,11 @@ def test_the_worst_group_cannot_select_where_validation_lacks_one():
     with pytest.raises(EvenlyError, match=message):
         evenly.train("mlp", whole, epochs=1, select="worst-group", device="cpu")
     evenly.train("mlp", whole, epochs=1, select="worst-class", device="cpu")
-    none_of_two = torch.zeros(6, 2, dtype=torch.bool)
-    apart = Data(split(), split("validation", none_of_two))
-    with pytest.raises(EvenlyError, match=r"'group 0' has no validation example \(nor have 1 more groups\)"):
-        evenly.train("mlp", apart, epochs=1, select="worst-group", device="cpu")
+    few = Data((x, LABELS, GROUPS), (x, LABELS, lacking.clamp(max=1)), group_names=["a", "b", "c", "d"])
+    with pytest.raises(EvenlyError, match=r"'c' has no validation example \(nor have 1 more groups\)"):
+        evenly.train("mlp", few, epochs=1, select="worst-group", device="cpu")
+    with pytest.raises(EvenlyError, match="no validation example is in any of the 2 overlapping groups"):
+        split("validation", torch.zeros(6, 2, dtype=torch.bool))
     # a group that training lacks, or that is nowhere, is no reason
     nowhere = Data((x, LABELS, GROUPS), (x, LABELS, GROUPS), group_names=["a", "b", "c", "d", "e"])
     evenly.train("mlp", nowhere, epochs=1, select="worst-group", device="cpu")

@@ -14,7 +14,7 @@ import evenly
 from evenly import EvenlyError
 from evenly.data import Data, Split, Texts
 from evenly.models import BagOfWords, encoded, factory
-from evenly.models.texts import Vocabulary, words_of
+from evenly.models.texts import Vocabulary, bag_of_words, words_of
 
 TEXTS = [
     "The film was good, very good!", "a bad book", "Very, very, very, very bad", "the book I read was good",
@@ -160,3 +160,19 @@ def test_transformers_are_asked_for_where_they_are_not_installed(tmp_path: Path,
         EvenlyError, match=r"needs transformers .*; run: pip install 'evenly\[transformers\]', or use bag"
     ):
         evenly.train(f"hf:{tmp_path}", data(), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_length": "abc"}, "max_length 'abc' leaves nothing of a text"),
+        ({"max_length": 0}, "max_length 0 leaves nothing"),
+        ({"hidden": -5}, "hidden -5 are no widths"),
+        ({"hidden": [4, 0]}, r"hidden \[4, 0\] are no widths"),
+        ({"min_count": 0}, "min_count 0 makes no vocabulary"),
+        ({"max_words": -1}, "max_words -1 makes no vocabulary"),
+    ],
+)
+def test_options_that_leave_nothing_to_read_are_refused(options, said):
+    with pytest.raises(EvenlyError, match=said):
+        bag_of_words(["a b", "a c"], 2, **options)()

@@ -289,6 +289,11 @@ def _as_groups(groups: Any, name: str, count: int) -> Tensor:
     if tensor.dtype == torch.bool and tensor.ndim == 2:
         if len(tensor) != count:
             raise EvenlyError(f"{name} groups have {len(tensor)} rows for {count} examples; give one row for each")
+        if not bool(tensor.any()):
+            raise EvenlyError(
+                f"no {name} example is in any of the {tensor.shape[1]} overlapping groups, so nothing can be measured "
+                "by them; give other groups, or none"
+            )
         return tensor
     tensor = _as_integers(tensor, f"{name} groups", count)
     if int(tensor.min()) < 0:

@@ -26,9 +26,11 @@ import numpy as np
 from evenly.data.contract import MOST_GROUPS, SPLITS
 from evenly.data.images.parts import Integers, held_out, ranks, share_of
 from evenly.errors import EvenlyError
+from evenly.randomness import derive
 
 METADATA = "metadata.csv"
 SHARES = (0.2, 0.2)  # of validation and test, where no splits are given
+UNDIVIDED = 5  # examples of a stratum under which it does not give its share to every split
 SPLIT_NAMES = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
 FEW = 20
 """Values up to which a lone attribute makes groups by itself: one with more may well be a name or a number."""
@@ -216,6 +218,10 @@ def divided(strata: Integers, given: Names | None, validation: float | None, tes
     if held + last >= 1:
         raise EvenlyError(f"validation {held} and a test share of {last} leave nothing to train on; give less")
     rank = ranks(strata, seed, "split")
+    # what cannot be divided so goes by lot, or every group of one example would be in the same split
+    _, of, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+    lot = np.random.default_rng(derive(seed, "split of few")).random(len(sizes)) - 0.5
+    rank += np.where(sizes < UNDIVIDED, lot / sizes, 0.0)[of]
     splits = np.select([rank < 1 - held - last, rank < 1 - last], ["train", "validation"], "test")
     for name, share in (("train", 1 - held - last), ("validation", validation), ("test", test)):
         if share and not (splits == name).any():

@@ -88,6 +88,10 @@ class BagOfWords(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if not isinstance(max_length, int) or max_length < 1:
+            raise EvenlyError(f"max_length {max_length!r} leaves nothing of a text; give a whole number from 1")
+        if isinstance(hidden, int) or not all(isinstance(width, int) and width > 0 for width in hidden):
+            raise EvenlyError(f"hidden {hidden!r} are no widths of layers; give a list, e.g. [64], or [] for none")
         self.vocabulary, self.max_length = vocabulary, max_length
         self._ids = {word: k for k, word in enumerate(vocabulary.words, 1)}
         self.register_buffer("idf", torch.tensor([0.0, *vocabulary.idf]))
@@ -118,6 +122,9 @@ def bag_of_words(
     texts: Sequence[str], classes: int, min_count: int = 2, max_words: int = 20_000, **options: Any
 ) -> Build:
     """A function that builds a bag-of-words network on the words of the training texts."""
+    for name, count in (("min_count", min_count), ("max_words", max_words)):
+        if not isinstance(count, int) or count < 1:
+            raise EvenlyError(f"{name} {count!r} makes no vocabulary; give a whole number from 1")
     vocabulary = Vocabulary.of(texts, min_count, max_words)
     return lambda: BagOfWords(vocabulary, classes, **options)
 

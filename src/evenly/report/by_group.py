@@ -214,7 +214,7 @@ def _name(data: Data | None, g: int) -> str:
 
 
 def _cut(first: Mapping[str, Any], shown: Sequence[int]) -> str:
-    total = len(first["groups"])
+    total = len(first.get("groups") or shown)
     return f" Of {total} groups, the {len(shown)} where {first['arm']} does worst." if len(shown) < total else ""
 
 
