@@ -274,3 +274,17 @@ def test_why_steps_were_not_captured():
         "steps were not captured in 3 of 4 runs: a hook; b"
     )
     assert words.uncaptured([quick]) == words.uncaptured([plain | {"device": "cpu"}]) == words.uncaptured([{}]) == ""
+
+
+def test_inferred_groups_are_told_with_what_they_cost_and_how_they_match():
+    found = {"by": "useful", "epoch": 3, "cost": 1234.0, "names": ["cat, easy", "cat, hard"], "counts": [1500, 20]}
+    made = (
+        "groups inferred by useful after 3 epochs, at the cost of 1,234 example-gradients "
+        "(cat, easy 1,500; cat, hard 20 training examples)"
+    )
+    assert words.inferred(found) == f"{made}."
+    match = {"adjusted_mutual_information": 0.5, "minority": {"recall": 0.67, "precision": 0.1}}
+    assert words.inferred(found | {"match": match}) == (
+        f"{made}. Against the true ones: adjusted mutual information 0.50; one inferred group holds 67% of the "
+        "smallest true group, which makes up 10% of it."
+    )

@@ -42,23 +42,11 @@ def show_run(row: Mapping[str, Any], page: Path) -> None:
     if "selected_after_epochs" in row:
         print(f"  kept after      {row['selected_after_epochs']:.1f} epochs' worth of the full training set")
     if "inferred_groups" in row:
-        print(f"  {_inferred(row['inferred_groups'])}")
+        width = shutil.get_terminal_size().columns
+        print(textwrap.fill(words.inferred(row["inferred_groups"]), width, initial_indent="  ", subsequent_indent="  "))
     if steps := words.uncaptured([row]):
         print(f"  {steps}")
     print(f"  page            {page}")
-
-
-def _inferred(found: Mapping[str, Any]) -> str:
-    """How groups were inferred and how well they match the true ones, in a line."""
-    made = f"groups inferred by {found['by']} after {found['epoch']} epochs"
-    if "match" not in found:
-        return made
-    minority = found["match"]["minority"]
-    return (
-        f"{made}: adjusted mutual information with the true ones "
-        f"{found['match']['adjusted_mutual_information']:.2f}, {minority['recall']:.0%} of the smallest true group in "
-        f"one of them, {minority['precision']:.0%} of which it is"
-    )
 
 
 def show_audits(audits: Iterable[Audit], page: Path) -> None:

@@ -157,6 +157,20 @@ def by_value(summary: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, An
     return [(at, [entry for entry in arms if _within(entry, {"sweep": at})]) for at in points]
 
 
+def inferred(found: Mapping[str, Any]) -> str:
+    """How groups were inferred and how well they match the true ones."""
+    sizes = "; ".join(f"{name} {count:,}" for name, count in zip(found["names"], found["counts"], strict=True))
+    made = f"groups inferred by {found['by']} after {found['epoch']} epochs, at the cost of {found['cost']:,.0f}"
+    made += f" example-gradients ({sizes} training examples)"
+    if "match" not in found:
+        return f"{made}."
+    smallest, information = found["match"]["minority"], found["match"]["adjusted_mutual_information"]
+    return (
+        f"{made}. Against the true ones: adjusted mutual information {information:.2f}; one inferred group holds "
+        f"{smallest['recall']:.0%} of the smallest true group, which makes up {smallest['precision']:.0%} of it."
+    )
+
+
 def uncaptured(rows: Sequence[Mapping[str, Any]]) -> str:
     """Why steps on a GPU were not captured, in a line; nothing where they were or where there was no GPU."""
     plain = [
@@ -290,7 +304,12 @@ def run_sentences(results: Mapping[str, Any]) -> list[str]:
         f"{spoken(results)} reaches {reached} on {results['data']}.",
         f"{kept}: the {RULE_NAMES.get(results['rule'], results['rule'])}.",
         f"Training cost {times(results['cost_multiple'])} what ERM costs and took {duration(results['seconds'])}.",
+        *([_capital(inferred(results["inferred_groups"]))] if "inferred_groups" in results else []),
     ]
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def listed(names: Iterable[Any]) -> str:
