@@ -30,7 +30,7 @@ from evenly.randomness import derive
 
 METADATA = "metadata.csv"
 SHARES = (0.2, 0.2)  # of validation and test, where no splits are given
-UNDIVIDED = 5  # examples of a stratum under which it does not give its share to every split
+UNDIVIDED = 4  # examples of a stratum under which it cannot give its share to each of three splits
 SPLIT_NAMES = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
 FEW = 20
 """Values up to which a lone attribute makes groups by itself: one with more may well be a name or a number."""
@@ -198,7 +198,14 @@ def columns_of(by: str) -> tuple[list[str], list[str]]:
     return crossed, [name for part in parts if len(part) > 1 for name in part]
 
 
-def divided(strata: Integers, given: Names | None, validation: float | None, test: float | None, seed: int) -> Names:
+def divided(
+    strata: Integers,
+    given: Names | None,
+    validation: float | None,
+    test: float | None,
+    seed: int,
+    labels: Integers | None = None,
+) -> Names:
     """(N,) names in `SPLITS`: as given, with a share of train held out on request; or drawn anew.
 
     Where there are very few examples and no share is asked for, validation or test may be left out.
@@ -208,6 +215,7 @@ def divided(strata: Integers, given: Names | None, validation: float | None, tes
         validation: the share of all examples where splits are drawn (else 0.2), of train where they are given and
             there is no validation yet (else none).
         test: the share of all examples where splits are drawn (else 0.2).
+        labels: (N,) where strata are parts of classes.
     """
     for name, share in (("validation", validation), ("test", test)):
         if share is not None:
@@ -218,10 +226,11 @@ def divided(strata: Integers, given: Names | None, validation: float | None, tes
     if held + last >= 1:
         raise EvenlyError(f"validation {held} and a test share of {last} leave nothing to train on; give less")
     rank = ranks(strata, seed, "split")
-    # what cannot be divided so goes by lot, or every group of one example would be in the same split
-    _, of, sizes = np.unique(strata, return_inverse=True, return_counts=True)
-    lot = np.random.default_rng(derive(seed, "split of few")).random(len(sizes)) - 0.5
-    rank += np.where(sizes < UNDIVIDED, lot / sizes, 0.0)[of]
+    if labels is not None:  # a part of a class that cannot be divided so goes by lot; else all such would go alike
+        _, of, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+        lot = np.random.default_rng(derive(seed, "split of few")).random(len(sizes)) - 0.5
+        of_class = np.bincount(labels)[labels]
+        rank += np.where((sizes[of] < UNDIVIDED) & (sizes[of] < of_class), (lot / sizes)[of], 0.0)
     splits = np.select([rank < 1 - held - last, rank < 1 - last], ["train", "validation"], "test")
     for name, share in (("train", 1 - held - last), ("validation", validation), ("test", test)):
         if share and not (splits == name).any():

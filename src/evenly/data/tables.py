@@ -109,7 +109,7 @@ def table(
     chosen = usual_groups(names) if groups is None else None if groups == "none" else groups
     by = None if chosen is None else grouped(chosen, labels, class_names, columns, names)
     strata = labels if by is None else labels * len(by.names) + by.groups
-    parts = divided(strata, splits, validation, test, seed)
+    parts = divided(strata, splits, validation, test, seed, labels)
     check_classes(path, class_names, labels, parts, drawn=splits is None)
     scaled = None if texts is not None else _standardised(rows, numbers, parts, missing)
     inputs: Any = texts if scaled is None else scaled.values

@@ -80,7 +80,8 @@ def assembled(
     if groups is not None:
         by = grouped(groups, labels, listing.class_names, attributes, listing.attribute_names)
     splits = None if listing.splits is None else listing.splits[decoded.kept]
-    splits = divided(labels if by is None else labels * len(by.names) + by.groups, splits, validation, None, seed)
+    strata = labels if by is None else labels * len(by.names) + by.groups
+    splits = divided(strata, splits, validation, None, seed, labels)
     _check_classes(listing, labels, splits, validation)
     parts: dict[str, Any] = {}
     for part in SPLITS:
