@@ -104,6 +104,9 @@ def test_a_run_is_told_in_four_lines(capsys):
         "  page            runs/a/report.html",
     ]
     assert capsys.readouterr().out.splitlines() == told
+    row["test"]["train_weighted"] = None
+    show_run(row, Path("runs/a/report.html"))
+    assert capsys.readouterr().out.splitlines()[2] == "  worst group     50.0%   train-weighted average –"
     del row["test"]["worst_group"], row["validation"]
     show_run(row | {"device": "cuda", "step": "plain: it asks the CPU"}, Path("report.html"))
     lines = capsys.readouterr().out.splitlines()

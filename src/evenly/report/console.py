@@ -36,9 +36,8 @@ def show_run(row: Mapping[str, Any], page: Path) -> None:
         f"   (weights of epoch {row['selected_epoch']}, rule: {row['rule']})"
     )
     if "worst_group" in measured:
-        print(
-            f"  worst group     {measured['worst_group']:.1%}   train-weighted average {measured['train_weighted']:.1%}"
-        )
+        weighted = words.percent(measured["train_weighted"])  # none where no group of training is in the split
+        print(f"  worst group     {measured['worst_group']:.1%}   train-weighted average {weighted}")
     if "selected_after_epochs" in row:
         print(f"  kept after      {row['selected_after_epochs']:.1f} epochs' worth of the full training set")
     if "inferred_groups" in row:
