@@ -16,7 +16,6 @@ import torch
 
 import evenly as package
 from evenly import __version__
-from evenly.cli import main
 from evenly.data import DATASETS
 from evenly.methods import METHODS
 from evenly.models import MODELS, TEXT_MODELS
@@ -26,21 +25,6 @@ X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 Y = np.arange(40) % 2
 GROUPS = Y + 2 * (np.arange(40) % 5 == 0)
 QUICK = ["--epochs", "2", "--batch-size", "8"]
-
-
-@pytest.fixture
-def evenly(tmp_path, monkeypatch, capfd):
-    """Run a command line in a folder of its own: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["evenly", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -16,24 +15,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from evenly.cli import main
-
 DATA = os.environ.get("EVENLY_DATA")
 HAS_FASHION = DATA is not None and (Path(DATA) / "fashion-mnist").is_dir()
 MINUTE = 60.0
 
 
 @pytest.fixture
-def evenly(tmp_path, monkeypatch, capfd):
-    """Run a command line in a folder of its own, which has to succeed; what it printed."""
-    monkeypatch.chdir(tmp_path)
+def evenly(evenly):
+    """The same, which has to succeed; what it printed."""
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["evenly", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        assert not ended.value.code, err
+        code, out, err = evenly(*arguments)
+        assert not code, err
         return out
 
     return run

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,27 +14,11 @@ import torch
 from PIL import Image
 
 import evenly as package
-from evenly.cli import main
 from evenly.experiment import reopen
 
 DATA = os.environ.get("EVENLY_DATA")
 MADLIBS = None if DATA is None else Path(DATA) / "text" / "bias_madlibs_77k.csv.gz"
 WORDS = {"bad": ("awful", "poor", "dull", "weak"), "good": ("lovely", "great", "superb", "fine")}
-
-
-@pytest.fixture
-def evenly(tmp_path, monkeypatch, capfd):
-    """Run a command line in a folder of its own: its exit code and what it printed."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["evenly", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
 
 
 def sixty():

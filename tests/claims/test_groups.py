@@ -94,7 +94,9 @@ def test_pde_comes_above_erm_at_half_the_cost_of_group_dro(erm, pde, levels):
 
 
 def test_looked_at_as_often_group_dro_costs_less_than_twice_as_much(pde, levels, monkeypatch):
-    short = lambda groups, fit: GroupBalanced(groups, total=60, seed=fit.seed)  # noqa: E731
+    def short(groups, fit):
+        return GroupBalanced(groups, total=60, seed=fit.seed)
+
     monkeypatch.setattr(sys.modules["evenly.methods.group_dro"], "balanced", short)
     often = {seed: train("group_dro", seed, lr=RATE, epochs=400) for seed in SEEDS}
     mine, its = costs(pde, levels), costs(often, levels)

@@ -6,9 +6,9 @@
 3. Put them in the place of the last layer.
 
 The strength of the penalty is the one with the best worst group on a half of the examples that was held out from the
-fits it is chosen by. `on` says which examples: those of training (DFR-Tr) or of validation (DFR-Val). The authors' code
-departs from this for DFR-Tr, whose strength it chooses on validation: of training examples the features know by heart
-nearly every strength does well. A rule that selects an epoch by validation uses it a second time under DFR-Val.
+fits it is chosen by. `on` says which examples: those of training (DFR-Tr) or of validation (DFR-Val). That is not quite
+the authors' code, which chooses the strength of DFR-Tr on validation: on training examples, which the features know by
+heart, nearly every strength does well. A rule that selects an epoch by validation uses it twice under DFR-Val.
 Accuracy on validation is no test of a layer that was trained there. The test set is not looked at.
 """
 
@@ -78,7 +78,8 @@ def last_layer(features: Tensor, split: Split, classes: int, draws: int, seed: i
     """
     from sklearn.preprocessing import StandardScaler
 
-    labels, groups = split.labels.cpu(), split.groups.cpu()  # type: ignore[union-attr]
+    assert split.groups is not None
+    labels, groups = split.labels.cpu(), split.groups.cpu()
     scaler = StandardScaler().fit(features.double().numpy())
     x = torch.from_numpy(scaler.transform(features.double().numpy()))
     fitted, held_out = halves(groups, seed)
