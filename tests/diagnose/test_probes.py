@@ -211,6 +211,65 @@ def test_a_data_is_fitted_on_validation_and_measured_on_test() -> None:
         assert torch.equal(torch.cat(model.given), parts[kept].inputs[both])
 
 
+def shares_of(column: Tensor) -> list[float]:
+    return (torch.bincount(column) / len(column)).tolist()
+
+
+@pytest.mark.parametrize("values", [2, 3])
+def test_without_balance_all_examples_count_in_their_own_shares(values: int) -> None:
+    """As scikit-learn's search over all examples of the one set, measured on all of the other; more than `MOST`."""
+    draw = torch.Generator().manual_seed(values)
+
+    def drawn(n: int, *rare: float) -> Split:
+        a = torch.multinomial(torch.tensor(rare), n, replacement=True, generator=draw)
+        x = torch.randn(n, 3, generator=draw) + torch.eye(3)[a] * 1.5
+        return Split(x, torch.randint(2, (n,), generator=draw), attributes={"a": a})
+
+    first, second = (drawn(n, *(0.8, 0.15, 0.05)[:values]) for n in (2400, 900))
+    found = probe(Reading(3), first, "a", held_out=second, balance=False, seed=4)
+    assert found.fitted.tolist() == list(range(2400))
+    assert found.held_out.tolist() == list(range(900))
+    x, a = first.inputs.double().numpy(), first.attributes["a"].numpy()
+    scaled, state = (x - x.mean(0)) / x.std(0), module.derive(4, "folds", "a") % 2**32
+    search = GridSearchCV(
+        LogisticRegression(max_iter=1000),
+        {"C": module.STRENGTHS},
+        scoring="neg_log_loss",
+        cv=StratifiedKFold(5, shuffle=True, random_state=state),
+    ).fit(scaled, a)
+    other = (second.inputs.double().numpy() - x.mean(0)) / x.std(0)
+    expected = search.best_estimator_.decision_function(other)
+    np.testing.assert_allclose(found.logits(second.inputs).numpy(), expected, rtol=1e-6, atol=1e-6)
+    asked = second.attributes["a"].numpy()
+    assert found.error == pytest.approx(1 - search.best_estimator_.score(other, asked), abs=1e-12)
+    assert search.best_params_["C"] == found.C
+    assert found.chance == pytest.approx(float((asked != 0).mean()))
+    assert (found.n, found.balanced, found.balanced_over) == (900, False, ())
+
+
+def test_without_balance_one_set_is_cut_into_halves_of_equal_shares() -> None:
+    split = clouds(5000, 14)
+    split.attributes["hard"][:] = (torch.arange(5000) % 10 == 0).long()
+    found = probe(Reading(2), split, "hard", balance=False)
+    assert torch.cat([found.fitted, found.held_out]).sort().values.tolist() == list(range(5000))
+    for part in (found.fitted, found.held_out):
+        assert shares_of(split.attributes["hard"][part]) == pytest.approx([0.9, 0.1])
+    assert found.fitted.tolist() != list(range(2500))
+    even = probe(Reading(2), split, "hard", against=())
+    assert (even.balanced, even.chance, found.chance) == (True, 0.5, pytest.approx(0.1))
+
+
+def test_without_balance_each_value_needs_examples_to_fit_on_only() -> None:
+    """One example of a value is enough to measure; there is no cell of two attributes that could be empty."""
+    split, other = clouds(400, 15, agree=1.0), clouds(30, 16, agree=1.0)
+    other.attributes["hard"][:] = (torch.arange(30) == 3).long()
+    assert probe(Reading(2), split, "hard", held_out=other, balance=False).n == 30
+    refused("needs 5 in each of 4 cells", split, held_out=other)
+    split.attributes["hard"][:] = (torch.arange(400) < 4).long()
+    refused("has 4 examples of hard 1, and a probe of hard needs 5 in each", split, held_out=other, balance=False)
+    refused("against 'label' says what to balance over, and balance is false", split, against="label", balance=False)
+
+
 def test_what_a_set_is_balanced_over() -> None:
     split = clouds(4000, 6, agree=0.9)
 

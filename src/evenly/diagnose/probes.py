@@ -6,7 +6,8 @@ Raghunathan 2024, section 3.1).
 phi is the input of the last linear layer. In a balanced set there are as many examples of each configuration of the
 label and all attributes, so that an attribute which goes with another in training must be read from features of its
 own. A departure from eq. 1: where some configuration is too rare for that, an attribute is balanced over the label
-alone, and the label over the groups; :attr:`Probe.balanced_over` tells which it was.
+alone, and the label over the groups; :attr:`Probe.balanced_over` tells which it was. With ``balance=False`` there is
+no balancing: every example counts, and each value keeps its share, as in the domain probes of their Table 2.
 
 >>> found = probe(model, data, "background")
 >>> found.error, (found.low, found.high), found.chance
@@ -53,12 +54,14 @@ class Probe:
     """What a linear probe reads of one attribute.
 
     Attributes:
-        error: share of the held-out, balanced examples that it tells wrong.
+        error: share of the held-out examples that it tells wrong.
         low, high: 95% Wilson interval of the error.
         n: how many examples were held out.
-        chance: the error of guessing, 1 - 1 / (number of values).
+        chance: the error of always answering the value that was fitted on most often: 1 - 1 / (number of values)
+            where the sets are balanced.
         values: the attribute's values, in the order of the rows of `weights`.
         C: the inverse strength of the penalty that cross-validation chose.
+        balanced: whether the sets are; without it they are as they were given.
         balanced_over: with what else, by name, each of its values is equally frequent in both sets. What is not named
             there may give the attribute away.
         weights, bias: of the logits it gives to features, (V, D) and (V,); (1, D) and (1,) for two values.
@@ -70,17 +73,15 @@ class Probe:
     low: float
     high: float
     n: int
+    chance: float
     values: tuple[int, ...]
     C: float
+    balanced: bool
     balanced_over: tuple[str, ...]
     weights: Tensor = field(repr=False)
     bias: Tensor = field(repr=False)
     fitted: Tensor = field(repr=False)
     held_out: Tensor = field(repr=False)
-
-    @property
-    def chance(self) -> float:
-        return 1 - 1 / len(self.values)
 
     def logits(self, features: Any) -> Tensor:
         """Of features (N, D): (N, V), or (N,) for two values, positive for the second."""
@@ -110,6 +111,7 @@ def probe(
     *,
     held_out: Any = None,
     against: Sequence[str] | None = None,
+    balance: bool = True,
     layer: str | None = None,
     seed: int = 0,
 ) -> Probe:
@@ -117,10 +119,9 @@ def probe(
 
     The rest as in :func:`probes`.
     """
-    if isinstance(attribute, str):
-        return probes(model, data, [attribute], held_out=held_out, against=against, layer=layer, seed=seed)[attribute]
-    found = probes(model, data, {"attribute": attribute}, held_out=held_out, against=against, layer=layer, seed=seed)
-    return found["attribute"]
+    name, asked = (attribute, [attribute]) if isinstance(attribute, str) else ("attribute", {"attribute": attribute})
+    found = probes(model, data, asked, held_out=held_out, against=against, balance=balance, layer=layer, seed=seed)
+    return found[name]
 
 
 def probes(
@@ -130,6 +131,7 @@ def probes(
     *,
     held_out: Any = None,
     against: Sequence[str] | None = None,
+    balance: bool = True,
     layer: str | None = None,
     seed: int = 0,
 ) -> dict[str, Probe]:
@@ -138,7 +140,7 @@ def probes(
     The model is looked at in eval mode and left as it was found. Its training data says least: what a probe reads
     there may be learned by heart. Of a Data with a validation and a test split, the probe is fitted on the first and
     measured on the second; with one of them, or neither, that one or the training split is cut in two: half of it to
-    fit on, the rest to measure on. A probe is fitted on at most `MOST` examples.
+    fit on, the rest to measure on. A balanced probe is fitted on at most `MOST` examples.
 
     Args:
         data: a Data, a Split, ``(x, y)``, a DataLoader or a Dataset of ``(x, y)``.
@@ -149,17 +151,18 @@ def probes(
             all other attributes, or over the label alone where a configuration of these has fewer than `LEAST`
             examples to fit or to measure on; the label over all attributes, or over the groups where these are too
             many or there are none. ``()`` balances over its own values only.
+        balance: false fits and measures on all examples there are, each value in its own share.
         layer: the name of a layer whose output is probed; without it the input of the last linear layer.
         seed: of the draw of balanced sets and of the folds of cross-validation.
     """
-    first, second, columns, held, draws, over = _drawn(data, attributes, held_out, against, seed)
+    first, second, columns, held, draws, over = _drawn(data, attributes, held_out, against, balance, seed)
     parts = [part for draw in draws.values() for part in (draw if second is None else draw[:1])]
     fitted = _Features(model, first, parts, layer)
     measured = fitted if second is None else _Features(model, second, [draw[1] for draw in draws.values()], layer)
-    return {
-        name: _probed(name, (fitted[a], columns[name][a]), (measured[b], held[name][b]), (a, b), over[name], seed)
-        for name, (a, b) in draws.items()
+    sets = {
+        name: ((fitted[a], columns[name][a]), (measured[b], held[name][b]), (a, b)) for name, (a, b) in draws.items()
     }
+    return {name: _probed(name, *parts, over.get(name), seed) for name, parts in sets.items()}
 
 
 def unprobeable(data: Any, attributes: Sequence[str]) -> dict[str, str]:
@@ -167,17 +170,24 @@ def unprobeable(data: Any, attributes: Sequence[str]) -> dict[str, str]:
     reasons = {}
     for name in attributes:
         try:
-            _drawn(data, [name], None, None, 0)
+            _drawn(data, [name], None, None, True, 0)
         except EvenlyError as error:
             reasons[name] = str(error)
     return reasons
 
 
 def _drawn(
-    data: Any, attributes: Sequence[str] | Mapping[str, Any] | None, held_out: Any, against: Any, seed: int
+    data: Any,
+    attributes: Sequence[str] | Mapping[str, Any] | None,
+    held_out: Any,
+    against: Any,
+    balance: bool,
+    seed: int,
 ) -> tuple[Split, Split | None, Columns, Columns, dict[str, tuple[Tensor, Tensor]], dict[str, tuple[str, ...]]]:
     """The two sets (or one to cut in two), their columns, and by attribute the indices to fit and to measure on and
-    what these are balanced over."""
+    what these are balanced over, where they are."""
+    if against is not None and not balance:
+        raise EvenlyError(f"against {against!r} says what to balance over, and balance is false; give one of the two")
     first, second = _sets(data, held_out)
     columns = _columns(first, attributes)
     held = None if second is None else _columns(second, None)
@@ -196,6 +206,9 @@ def _drawn(
     known = tuple(name for name in columns if name != "label" and (name != "group" or name in first.attributes))
     cells = math.prod(len(columns[name].unique()) for name in ("label", *known))
     for name in wanted:
+        if not balance:
+            draws[name] = _draw(first, second, columns, held, [name], seed, even=False)
+            continue
         *fuller, plain = _against(name, known, columns, against)
         for others in fuller if cells * LEAST <= len(first) else ():
             with contextlib.suppress(EvenlyError):
@@ -207,17 +220,24 @@ def _drawn(
 
 
 def _draw(
-    first: Split, second: Split | None, columns: Columns, held: Columns | None, crossed: Sequence[str], seed: int
+    first: Split,
+    second: Split | None,
+    columns: Columns,
+    held: Columns | None,
+    crossed: Sequence[str],
+    seed: int,
+    even: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Indices to fit and to measure on, as many of each configuration of the crossed columns."""
+    """Indices to fit and to measure on, as many of each configuration of the crossed columns; or all, if not even."""
     if second is None or held is None:
-        cells = _balanced(columns, crossed, 2 * LEAST, "the set", seed)
-        size = min(len(cells[0]) // 2, max(LEAST, MOST // len(cells)))
-        return _joined(cells, 0, size), _joined(cells, size)
+        cells = _shuffled(columns, crossed, 2 * LEAST, "the set", seed, even)
+        most = max(LEAST, MOST // len(cells)) if even else len(first)
+        fit = [cell[: min(len(cell) // 2, most)] for cell in cells]
+        return _joined(fit), _joined([cell[len(part) :] for cell, part in zip(cells, fit, strict=True)])
     _same_values(columns, held, crossed, second.name)
-    cells = _balanced(columns, crossed, LEAST, f"the {first.name} set", seed)
-    left = _balanced(held, crossed, LEAST, f"the {second.name} set", seed)
-    return _joined(cells, 0, max(LEAST, MOST // len(cells))), _joined(left)
+    cells = _shuffled(columns, crossed, LEAST, f"the {first.name} set", seed, even)
+    left = _shuffled(held, crossed, LEAST if even else 1, f"the {second.name} set", seed, even)
+    return _joined([cell[: max(LEAST, MOST // len(cells)) if even else None] for cell in cells]), _joined(left)
 
 
 def _sets(data: Any, held_out: Any) -> tuple[Split, Split | None]:
@@ -273,8 +293,10 @@ def _against(
     return [each for each in (attributes, tuple(groups)) if each] or [()]
 
 
-def _balanced(columns: Mapping[str, Tensor], crossed: Sequence[str], least: int, where: str, seed: int) -> list[Tensor]:
-    """As many indices of each configuration of the crossed columns as the rarest has, drawn at random."""
+def _shuffled(
+    columns: Columns, crossed: Sequence[str], least: int, where: str, seed: int, even: bool = True
+) -> list[Tensor]:
+    """The indices of each configuration of the crossed columns in random order: all, or as many as the rarest has."""
     for name in crossed:
         if name not in columns:
             raise unknown("attribute", name, columns)
@@ -299,7 +321,7 @@ def _balanced(columns: Mapping[str, Tensor], crossed: Sequence[str], least: int,
     for i, cell in enumerate(map(tuple, present.tolist())):
         each = (member == i).nonzero()[:, 0]
         order = torch.randperm(len(each), generator=generator(seed, "probe", *crossed, *cell))
-        draws.append(each[order[:count]])
+        draws.append(each[order[: count if even else None]])
     return draws
 
 
@@ -335,9 +357,8 @@ def _cells(columns: Mapping[str, Tensor], crossed: Sequence[str], where: str) ->
     return {(int(k), g) for k, each in zip(label.unique(), of_label, strict=True) for g in each}
 
 
-def _joined(cells: list[Tensor], start: int = 0, stop: int | None = None) -> Tensor:
-    """The same part of every cell, ascending."""
-    return torch.cat([cell[start:stop] for cell in cells]).sort().values
+def _joined(cells: list[Tensor]) -> Tensor:
+    return torch.cat(cells).sort().values
 
 
 class _Features:
@@ -361,15 +382,15 @@ def _probed(
     fit: tuple[np.ndarray, Tensor],
     measure: tuple[np.ndarray, Tensor],
     indices: tuple[Tensor, Tensor],
-    over: tuple[str, ...],
+    over: tuple[str, ...] | None,
     seed: int,
 ) -> Probe:
-    features, answers = fit[0], fit[1].numpy()
+    features, answers, asked = fit[0], fit[1].numpy(), measure[1].numpy()
     C, weights, bias = _fitted(features, answers, derive(seed, "folds", name) % 2**32)
-    values = np.unique(answers)
+    values, counts = np.unique(answers, return_counts=True)
     logits = measure[0] @ weights.T + bias
     told = values[(logits[:, 0] > 0).astype(int) if len(values) == 2 else logits.argmax(1)]
-    wrong, n = int((told != measure[1].numpy()).sum()), len(told)
+    wrong, n = int((told != asked).sum()), len(told)
     low, high = wilson(wrong, n)
     return Probe(
         attribute=name,
@@ -377,9 +398,11 @@ def _probed(
         low=low,
         high=high,
         n=n,
+        chance=float((asked != values[counts.argmax()]).mean()),
         values=tuple(values.tolist()),
         C=C,
-        balanced_over=over,
+        balanced=over is not None,
+        balanced_over=over or (),
         weights=torch.from_numpy(weights),
         bias=torch.from_numpy(bias),
         fitted=indices[0],
