@@ -30,7 +30,7 @@ from evenly.errors import EvenlyError
 from evenly.randomness import derive
 
 SIDE = 32
-RECIPE = FEW_STROKES | {"epochs": 20, "batch_size": 100, "momentum": 0.9, "weight_decay": 0.0, "schedule": "cosine"}
+RECIPE = FEW_STROKES | {"normalise": "mean", "epochs": 20, "batch_size": 100, "momentum": 0.9, "weight_decay": 0.0, "schedule": "cosine"}
 """Springer et al. (2024), App. B, who choose lr among .01, .05, .1 and rho from 0 to .2."""
 
 
