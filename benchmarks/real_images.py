@@ -15,6 +15,7 @@ measured goes into RESULTS/NAME.json and .md, beside what was published where th
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -90,7 +91,7 @@ def _both_features(model: nn.Module, data: str, options: dict[str, Any], seed: i
 def domains(args: argparse.Namespace) -> None:
     """PACS with one domain left out: error there, and that of a linear probe fitted on a part of it."""
     options = {"target": args.target, **args.data_options}
-    rows = _sgd_and_sam(args, "pacs", options, DOMAIN, _on_target, _start(args) | {"epochs": 10})
+    rows = _sgd_and_sam(args, "pacs", options, DOMAIN, _on_target, _start(args) | {"epochs": 10}, one_rate=True)
     name = f"pacs-{args.target}"
     lines = [*_head(args, f"PACS, {args.target} left out", rows), *_chosen_table(rows), "", *_differences(rows)]
     lines += ["", "Error of the probe on the target, %, mean over seeds, at every value:", "", *_grid_table(rows)]
@@ -145,40 +146,55 @@ def _sgd_and_sam(
     grid: dict[str, list[float]],
     probing: Probing,
     settings: dict[str, Any],
+    one_rate: bool = False,
 ) -> list[Row]:
     """SGD and SAM over the grid, SGD for twice the epochs, the value of each that validation chose, and every probe.
 
-    A value at which some seed diverges is left out of the rows and cannot be chosen.
+    A value at which some seed diverges is left out of the rows and cannot be chosen. With `one_rate` all but SGD runs
+    at the learning rate that is chosen for SGD.
     """
     settings = settings | args.settings
     rates, radii = (values[:1] if args.trial else values for values in grid.values())
-    arms = [
-        *(("SGD", "sgd", 1, {"lr": [lr]}) for lr in rates),
-        *(("SAM", "sam", 1, {"lr": [lr], "rho": [rho]}) for lr, rho in product(rates, radii)),
-        *((LONGER, "sgd", 2, {"lr": [lr]}) for lr in rates),
-    ]
-    rows, asked = [], []
+    drawn = functools.cache(lambda seed: load(data, seed=seed, **options))
+    rows: list[Row] = []
+    asked = []
+
+    def run(arm: str, optimizer: str, times: int, at: dict[str, list[float]]) -> None:
+        try:
+            table = evenly.compare(
+                args.model, drawn, ["erm"], [optimizer], args.seeds, controls=False, sweep=at,
+                out=args.out / f"{times} x", device=args.device,
+                **settings | {"epochs": times * settings["epochs"]},
+            )  # fmt: skip
+        except evenly.EvenlyError as error:
+            if "became NaN or infinite" not in str(error):
+                raise
+            print(f"{arm}, {at}: {error}", flush=True)
+            return
+        for row in _rows(table):
+            model = table.runs[row["name"], row["seed"]].model.cpu()
+            asked.append(pool.submit(probing, model, data, options, row["seed"]))
+            rows.append(row | {"arm": arm, "cost_multiple": times * row["cost_multiple"]})
+
     with ProcessPoolExecutor(args.jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        for arm, optimizer, times, at in arms:
-            try:
-                table = evenly.compare(
-                    args.model, data, ["erm"], [optimizer], args.seeds, controls=False, sweep=at,
-                    out=args.out / f"{times} x", device=args.device, data_options=options,
-                    **settings | {"epochs": times * settings["epochs"]},
-                )  # fmt: skip
-            except evenly.EvenlyError as error:
-                if "became NaN or infinite" not in str(error):
-                    raise
-                print(f"{arm}, {at}: {error}", flush=True)
-                continue
-            for row in _rows(table):
-                model = table.runs[row["name"], row["seed"]].model.cpu()
-                asked.append(pool.submit(probing, model, data, options, row["seed"]))
-                rows.append(row | {"arm": arm, "cost_multiple": times * row["cost_multiple"]})
+        for lr in rates:
+            run("SGD", "sgd", 1, {"lr": [lr]})
+        if one_rate:
+            _choose(rows, _by_average)
+            rates = [next(row["settings"]["lr"] for row in rows if row["chosen"])]
+        for lr, rho in product(rates, radii):
+            run("SAM", "sam", 1, {"lr": [lr], "rho": [rho]})
+        for lr in rates:
+            run(LONGER, "sgd", 2, {"lr": [lr]})
         for row, found in zip(rows, asked, strict=True):
             row["probes"] = found.result()
-    _choose(rows, lambda row: (row["validation"]["accuracy"], -row["validation"]["loss"]))
+    _choose(rows, _by_average)
     return rows
+
+
+def _by_average(row: Row) -> tuple[float, float]:
+    """Accuracy on validation; where that is the same, the loss."""
+    return row["validation"]["accuracy"], -row["validation"]["loss"]
 
 
 def _start(args: argparse.Namespace) -> dict[str, Any]:
@@ -267,10 +283,10 @@ def _grid_table(rows: list[Row]) -> list[str]:
         cells = []
         for rate in rates:
             its = [row for row in rows if row["arm"] == arm and row["settings"] == {"lr": rate} | _given(rho)]
-            value = f"{100 * mean(row['probes'][probe] for row in its):.1f}" if its else "diverged"
+            value = f"{100 * mean(row['probes'][probe] for row in its):.1f}" if its else "-"
             cells.append(f"**{value}**" if its and its[0]["chosen"] else value)
         lines.append(_line([arm if rho is None else f"{arm}, rho {rho:g}", *cells]))
-    return [*lines, "", "Bold: what validation chose. Diverged: on one seed at least."]
+    return [*lines, "", "Bold: what validation chose; -: not run, or diverged on some seed."]
 
 
 def _given(rho: float | None) -> dict[str, float]:
