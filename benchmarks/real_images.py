@@ -17,9 +17,9 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,7 +31,7 @@ from torch import nn
 
 import evenly
 from evenly.comparison import Comparison, paired
-from evenly.data import load
+from evenly.data import Data, load
 from evenly.data.images.domains import target_parts
 from evenly.engine.accuracy import wilson
 
@@ -68,11 +68,64 @@ PUBLISHED = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Value:
+    """An arm at one value of its grid, for all seeds: what a process is given to do."""
+
+    folder: Path
+    data: str
+    arm: str
+    method: str
+    optimizer: str
+    at: dict[str, Any]
+    common: dict[str, Any]
+    data_options: dict[str, Any]
+    times: int = 1
+    probing: Probing | None = None
+
+    def __call__(self) -> list[Row]:
+        """Its rows, with probes; none where a seed diverged. What is done is kept in the folder."""
+        kept = self.folder / ("rows with controls.json" if self.common["controls"] else "rows.json")
+        if kept.exists():
+            rows: list[Row] = json.loads(kept.read_text())
+            return rows
+        drawn = functools.partial(_loaded, self.data, json.dumps(self.data_options))
+        try:
+            table = evenly.compare(
+                data=drawn, methods=[self.method], optimizers=[self.optimizer], out=self.folder,
+                sweep={name: [value] for name, value in self.at.items()}, **self.common,
+            )  # fmt: skip
+        except evenly.EvenlyError as error:
+            if "became NaN or infinite" not in str(error):
+                raise
+            print(f"{self.arm}, {self.at}: {error}", flush=True)
+            rows = []
+        else:
+            rows = [
+                row | {"cost_multiple": self.times * row["cost_multiple"]}
+                for row in _rows(table, self.arm, self.method)
+            ]
+            for row in rows if self.probing else ():
+                model = table.runs[row["name"], row["seed"]].model.cpu()
+                row["probes"] = self.probing(model, self.data, self.data_options, row["seed"])
+        kept.write_text(json.dumps(rows))
+        return rows
+
+
+@functools.cache
+def _loaded(data: str, options: str, seed: int) -> Data:
+    return load(data, seed=seed, **json.loads(options))
+
+
+def _all(pool: ProcessPoolExecutor, values: Iterable[Value]) -> list[Row]:
+    """The rows of all values, in their order."""
+    return [row for done in [pool.submit(value) for value in values] for row in done.result()]
+
+
 def features(args: argparse.Namespace) -> None:
     """The composites: test error, and the probing error of the digit and of the picture below it."""
-    rows = _sgd_and_sam(
-        args, args.data, args.data_options, COMPOSITE, _both_features, {"epochs": 20, "precision": "float32"}
-    )
+    settings = {"epochs": 20, "precision": "float32"}
+    rows = _sgd_and_sam(args, args.data, args.data_options, COMPOSITE, _both_features, settings)
     lines = [*_head(args, args.data, rows), *_chosen_table(rows), "", *_differences(rows)]
     lines += ["", "Probing error of the picture, %, mean over seeds, at every value:", "", *_grid_table(rows)]
     _keep(args, args.data, rows, lines)
@@ -80,7 +133,8 @@ def features(args: argparse.Namespace) -> None:
 
 def _both_features(model: nn.Module, data: str, options: dict[str, Any], seed: int) -> dict[str, float]:
     """Where the two features are independent, as in eq. 1: fitted on validation images, measured on test images."""
-    apart = load(data, seed=seed, correlation=1 / CLASSES[data], **options)
+    apart = _loaded(data, json.dumps({"correlation": 1 / CLASSES[data], **options}), seed)
+    assert apart.test is not None
     hard = next(name for name in apart.test.attributes if name != "mnist")
     return {
         "digit, probing error": evenly.probe(model, apart, "mnist", seed=seed).error,
@@ -91,52 +145,17 @@ def _both_features(model: nn.Module, data: str, options: dict[str, Any], seed: i
 def domains(args: argparse.Namespace) -> None:
     """PACS with one domain left out: error there, and that of a linear probe fitted on a part of it."""
     options = {"target": args.target, **args.data_options}
-    rows = _sgd_and_sam(args, "pacs", options, DOMAIN, _on_target, _start(args) | {"epochs": 10}, one_rate=True)
-    name = f"pacs-{args.target}"
+    rows = _sgd_and_sam(args, "pacs", options, DOMAIN, _on_target, {"epochs": 10, **_start(args)}, one_rate=True)
     lines = [*_head(args, f"PACS, {args.target} left out", rows), *_chosen_table(rows), "", *_differences(rows)]
     lines += ["", "Error of the probe on the target, %, mean over seeds, at every value:", "", *_grid_table(rows)]
-    _keep(args, name, rows, lines)
+    _keep(args, f"pacs-{args.target}", rows, lines)
 
 
 def _on_target(model: nn.Module, data: str, options: dict[str, Any], seed: int) -> dict[str, float]:
     """Eq. 46: fitted on 80% of the target domain as it is, measured on the rest."""
-    fitted, measured = target_parts(load(data, seed=seed, **options), seed=seed)
+    fitted, measured = target_parts(_loaded(data, json.dumps(options), seed), seed=seed)
     found = evenly.probe(model, fitted, "label", held_out=measured, balance=False, seed=seed)
     return {"probe on the target, error": found.error}
-
-
-def groups(args: argparse.Namespace) -> None:
-    """CelebA: the worst group and the average of every method, from scratch or from weights."""
-    settings = _start(args) | args.settings
-    short = {"epochs": 2, "warmup_epochs": 1} if args.trial else {}
-    options = {name: own | {key: short[key] for key in own.keys() & short.keys()} for name, own in GROUPED.items()}
-
-    def compared(methods: list[str], sweep: dict[str, list[Any]], controls: bool) -> Comparison:
-        return evenly.compare(
-            args.model, "celeba", methods, ["sgd"], args.seeds, controls=controls, options=options, sweep=sweep,
-            out=args.out, device=args.device, data_options=args.data_options, **settings,
-        )  # fmt: skip
-
-    rates = RATES[:1] if args.trial else RATES
-    rows = _rows(compared(args.methods.split(","), {"lr": rates}, False))
-    _choose(rows, lambda row: (row["validation"]["worst_group"], row["validation"]["accuracy"]))
-    best = {row["arm"]: row["settings"]["lr"] for row in rows if row["chosen"]}
-    final = [
-        row for arm, lr in best.items() for row in _rows(compared([arm.split("+")[0]], {"lr": [lr]}, True), chosen=True)
-    ]
-    # the last layer is fitted anew to the network that ERM is chosen to be
-    again = compared(["dfr"], {"lr": [best["erm+sgd"]], "dfr.on": ["train", "validation"]}, False)
-    final += _rows(again, chosen=True, naming="on")
-    known = {(row["arm"], json.dumps(row["settings"]), row["seed"]): row for row in [*rows, *final]}
-    rows = list(known.values())
-    name = "celeba-tuned" if args.weights else "celeba"
-    lines = [
-        *_head(args, "CelebA, 10,000 images, blond hair or not", rows),
-        *_group_table(rows),
-        "",
-        *_seed_table(rows),
-    ]
-    _keep(args, name, rows, [*lines, "", *_differences(rows)])
 
 
 def _sgd_and_sam(
@@ -150,44 +169,25 @@ def _sgd_and_sam(
 ) -> list[Row]:
     """SGD and SAM over the grid, SGD for twice the epochs, the value of each that validation chose, and every probe.
 
-    A value at which some seed diverges is left out of the rows and cannot be chosen. With `one_rate` all but SGD runs
-    at the learning rate that is chosen for SGD.
+    With `one_rate` all but SGD runs at the learning rate that is chosen for SGD.
     """
     settings = settings | args.settings
     rates, radii = (values[:1] if args.trial else values for values in grid.values())
-    drawn = functools.cache(lambda seed: load(data, seed=seed, **options))
-    rows: list[Row] = []
-    asked = []
 
-    def run(arm: str, optimizer: str, times: int, at: dict[str, list[float]]) -> None:
-        try:
-            table = evenly.compare(
-                args.model, drawn, ["erm"], [optimizer], args.seeds, controls=False, sweep=at,
-                out=args.out / f"{times} x", device=args.device,
-                **settings | {"epochs": times * settings["epochs"]},
-            )  # fmt: skip
-        except evenly.EvenlyError as error:
-            if "became NaN or infinite" not in str(error):
-                raise
-            print(f"{arm}, {at}: {error}", flush=True)
-            return
-        for row in _rows(table):
-            model = table.runs[row["name"], row["seed"]].model.cpu()
-            asked.append(pool.submit(probing, model, data, options, row["seed"]))
-            rows.append(row | {"arm": arm, "cost_multiple": times * row["cost_multiple"]})
+    def value(arm: str, lr: float, rho: float | None = None, times: int = 1) -> Value:
+        at = {"lr": lr} | ({} if rho is None else {"rho": rho})
+        common = _common(args) | settings | {"controls": False, "epochs": times * settings["epochs"]}
+        folder = args.out / " ".join([arm, *map(str, at.values())])
+        return Value(folder, data, arm, "erm", "sgd" if rho is None else "sam", at, common, options, times, probing)
 
-    with ProcessPoolExecutor(args.jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        for lr in rates:
-            run("SGD", "sgd", 1, {"lr": [lr]})
+    with _workers(args.jobs) as pool:
+        rows = _all(pool, [value("SGD", lr) for lr in rates]) if one_rate else []
         if one_rate:
             _choose(rows, _by_average)
             rates = [next(row["settings"]["lr"] for row in rows if row["chosen"])]
-        for lr, rho in product(rates, radii):
-            run("SAM", "sam", 1, {"lr": [lr], "rho": [rho]})
-        for lr in rates:
-            run(LONGER, "sgd", 2, {"lr": [lr]})
-        for row, found in zip(rows, asked, strict=True):
-            row["probes"] = found.result()
+        plain = [] if one_rate else [value("SGD", lr) for lr in rates]
+        dear = [*(value("SAM", *at) for at in product(rates, radii)), *(value(LONGER, lr, times=2) for lr in rates)]
+        rows += _all(pool, [*plain, *dear])
     _choose(rows, _by_average)
     return rows
 
@@ -195,6 +195,50 @@ def _sgd_and_sam(
 def _by_average(row: Row) -> tuple[float, float]:
     """Accuracy on validation; where that is the same, the loss."""
     return row["validation"]["accuracy"], -row["validation"]["loss"]
+
+
+def _by_worst_group(row: Row) -> tuple[float, float]:
+    return row["validation"]["worst_group"], row["validation"]["accuracy"]
+
+
+def groups(args: argparse.Namespace) -> None:
+    """CelebA: the worst group and the average of every method, from scratch or from weights."""
+    settings = _start(args) | args.settings
+    short = {"epochs": 2, "warmup_epochs": 1} if args.trial else {}
+    options = {name: own | {key: short[key] for key in own.keys() & short.keys()} for name, own in GROUPED.items()}
+
+    def value(method: str, lr: float, controls: bool = False, on: str | None = None) -> Value:
+        arm = method if on is None else f"{method}, on {on}"
+        at = {"lr": lr} | ({} if on is None else {"dfr.on": on})
+        common = _common(args) | settings | {"options": options, "controls": controls}
+        return Value(args.out / f"{arm} {lr}", "celeba", arm, method, "sgd", at, common, args.data_options)
+
+    with _workers(args.jobs) as pool:
+        rates = RATES[:1] if args.trial else RATES
+        rows = _all(pool, [value(method, lr) for method in args.methods.split(",") for lr in rates])
+        _choose(rows, _by_worst_group)
+        best = {row["arm"]: row["settings"]["lr"] for row in rows if row["chosen"]}
+        final = [value(method, lr, controls=True) for method, lr in best.items()]
+        # the last layer is fitted anew to the network that ERM is chosen to be
+        final += [value("dfr", best["erm"], on=on) for on in ("train", "validation")]
+        chosen = [row | {"chosen": True} for row in _all(pool, final)]
+    rows = [row for row in rows if not row["chosen"]] + chosen
+    name = "celeba-tuned" if args.weights else "celeba"
+    lines = [
+        *_head(args, "CelebA, 10,000 images, blond hair or not", rows),
+        *_group_table(rows),
+        "",
+        *_seed_table(rows),
+    ]
+    _keep(args, name, rows, [*lines, "", *_differences(rows)])
+
+
+def _workers(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,))
+
+
+def _common(args: argparse.Namespace) -> dict[str, Any]:
+    return {"model": args.model, "seeds": args.seeds, "device": args.device}
 
 
 def _start(args: argparse.Namespace) -> dict[str, Any]:
@@ -205,26 +249,21 @@ def _start(args: argparse.Namespace) -> dict[str, Any]:
     return {"model_options": {"weights": str(args.weights)}, "normalise": "imagenet"}
 
 
-def _rows(table: Comparison, chosen: bool = False, naming: str | None = None) -> list[Row]:
-    """What is kept of every run; an arm is named without its swept values, but for the one it is to be named by."""
+def _rows(table: Comparison, arm: str, method: str) -> list[Row]:
+    """What is kept of every run."""
     rows = []
     for each in table.rows:
-        swept = {name.rpartition(".")[2]: value for name, value in each["sweep"].items()}
-        own = f"{each['method']}+{each['optimizer']}"
-        if naming in swept:
-            own += f", {naming} {swept.pop(naming)}"
-        if each["control_of"]:
-            own += f" at the cost of {each['control_of'].split(',')[0]}"
-        kept = {
+        measured = {
             split: {key: each[split].get(key) for key in
                     ("accuracy", "loss", "worst_group", "train_weighted", "groups", "group_counts")}
             for split in ("validation", "test")
         }  # fmt: skip
         rows.append({
-            "name": each["arm"], "arm": own, "settings": swept, "seed": each["seed"],
-            "chosen": chosen, "control": each["control"], "cost_multiple": each["cost_multiple"],
+            "name": each["arm"], "arm": arm if each["method"] == method else f"{each['method']} at the cost of {arm}",
+            "settings": {name: value for name, value in each["sweep"].items() if name in ("lr", "rho")},
+            "seed": each["seed"], "chosen": False, "cost_multiple": each["cost_multiple"],
             "kept_after_epochs": each.get("selected_after_epochs"), "rule": each["rule"], "model": each["model"],
-            **kept,
+            "step": each.get("step"), **measured,
         })  # fmt: skip
     return rows
 
@@ -324,14 +363,13 @@ def _seed_table(rows: list[Row]) -> list[str]:
 def _differences(rows: list[Row]) -> list[str]:
     """Of SAM from SGD, or of every method from ERM and from its control of equal cost, paired by seed."""
     arms = _of_arm(rows)
-    arm_of = {row["name"]: arm for arm, its in arms.items() for row in its}
     lines = ["Differences, paired by seed, with 95% t-intervals, in points:", ""]
     for arm, its in arms.items():
         if "probes" in its[0]:
             others = [other for other in arms if arm == "SAM" and other != arm]
         else:
-            own = [] if " at the cost of " in arm else ["erm+sgd", arm_of.get(its[0]["control"] or "")]
-            others = [other for other in dict.fromkeys(own) if other and other != arm]
+            others = [other for other in arms if " at the cost of " not in arm and arm != other
+                      and (other == "erm" or other.endswith(f" at the cost of {arm}"))]  # fmt: skip
         for other in others:
             gains = [
                 f"{what} {_interval([of(mine) - of(its_own) for mine, its_own in zip(its, arms[other], strict=True)])}"
@@ -404,7 +442,7 @@ def main() -> None:
         verb.add_argument("--model")
         verb.add_argument("--seeds", type=int, default=3)
         verb.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-        verb.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 4), help="processes that probe")
+        verb.add_argument("--jobs", type=int, default=1, help="processes that share the values of the grid")
         verb.add_argument("--out", type=Path, required=True)
         verb.add_argument("--results", type=Path, default=Path(__file__).parents[1] / "docs" / "results")
         verb.add_argument("--commit", required=True)

@@ -300,7 +300,7 @@ class _Loop:
         reason = why_not(self.train, self.optimizer) if self.fit.capture else "capture is off"
         if reason is None:
             assert self.fit.batch_size is not None
-            steps = self.fit.epochs * len(self.data.train) // self.fit.batch_size
+            steps = self.fit.epochs * len(self.sampler) // self.fit.batch_size
             self.model.train()
             try:
                 self.captured = CapturedStep(self.step, self.train, compiled=steps >= COMPILE_STEPS)
