@@ -35,6 +35,8 @@ from evenly.randomness import derive, generator
 STRENGTHS = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
 """Inverse strengths of the penalty to choose from, the paper's."""
 
+MOST_DRAWS = 10_000
+
 
 @method(needs_groups=True)
 def dfr(model: Factory, data: Data, fit: Fit, *, on: Literal["train", "validation"] = "train", draws: int = 10) -> Run:
@@ -50,8 +52,9 @@ def dfr(model: Factory, data: Data, fit: Fit, *, on: Literal["train", "validatio
             "on 'validation' fits the last layer there, so that nothing is left to measure it on; give a test set, or "
             "use on='train'"
         )
-    if draws < 1:
-        raise EvenlyError(f"draws {draws} fit no last layer; give a whole number from 1, 10 in the paper")
+    if not 1 <= draws <= MOST_DRAWS:
+        does = "fit no last layer" if draws < 1 else "would take days"
+        raise EvenlyError(f"draws {draws} {does}; give a whole number in 1..{MOST_DRAWS}, 10 in the paper")
     if len(present := split.labels.unique()) < data.classes:
         missing = next(k for k in range(data.classes) if k not in present)
         raise EvenlyError(f"class {missing} has no {on} example to fit a last layer to; use on='train'")

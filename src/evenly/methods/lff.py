@@ -34,6 +34,9 @@ from evenly.methods.registry import Factory, method
 TINY = 1e-8
 """Added to what is divided by."""
 
+LEAST_Q = 1e-4
+"""Below it the generalised cross-entropy is the cross-entropy to within rounding, and lost to rounding itself."""
+
 
 class Pair(nn.Module):
     """Both networks: in training the outputs of each, in eval mode the debiased one's."""
@@ -52,8 +55,10 @@ def lff(model: Factory, data: Data, fit: Fit, *, q: float = 0.7, average: float 
 
     `q` is that of the generalised cross-entropy, `average` the share of the past in the losses' moving averages.
     """
-    if not 0 < q <= 1:
-        raise EvenlyError(f"q {q} is outside the generalised cross-entropy; give a number in (0, 1], 0.7 in the paper")
+    if not LEAST_Q <= q <= 1:
+        raise EvenlyError(
+            f"q {q} is outside the generalised cross-entropy; give a number in [{LEAST_Q:g}, 1], 0.7 in the paper"
+        )
     if not 0 <= average < 1:
         raise EvenlyError(f"average {average} leaves no weight to the losses of now; give a number in [0, 1)")
     labels = data.train.labels.to(fit.device)

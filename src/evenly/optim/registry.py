@@ -75,6 +75,8 @@ def builder(
         raise unknown("optimizer", name_or_function, OPTIMIZERS)
     if not lr > 0:
         raise EvenlyError(f"lr {lr} does not train; give a number above 0")
+    if momentum >= 1:
+        raise EvenlyError(f"momentum {momentum} never forgets a gradient, so steps grow without end; give one below 1")
     settings: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "rho": rho}
     make = OPTIMIZERS[name_or_function][0]
     try:
