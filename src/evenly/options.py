@@ -59,10 +59,9 @@ def checks_options(function: Function) -> Function:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        given = {name: value for name, value in bound.arguments.items() if name in kinds()}
-        bound.arguments.update(checked(f"option of {function.__name__}", given, kinds()))
-        return function(*bound.args, **bound.kwargs)
+        given = signature.bind(*args, **kwargs).arguments.items()
+        checked(function.__name__, {name: value for name, value in given if name in kinds()}, kinds())
+        return function(*args, **kwargs)
 
     return cast("Function", call)
 

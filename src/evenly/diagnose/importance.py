@@ -41,7 +41,6 @@ from evenly.theory.spiral import gini as over_last
 Weights = dict[str, Tensor]
 
 
-@checks_options
 def importance_weights(
     model: nn.Module,
     data: Any,
@@ -64,7 +63,7 @@ def importance_weights(
         batch_size: take the ascent's gradient over batches of so many examples, drawn by `seed`, and look at each
             batch from its own phantom weights, as a step of SAM does; without it, over all examples.
     """
-    check_options(rho, kind=kind, params=params, batch_size=batch_size)
+    check_options(rho, kind=kind, params=params, batch_size=batch_size, seed=seed)
     split = split_of(data)
     order = torch.arange(len(split))
     parts: Iterable[Tensor] = [order]
@@ -81,10 +80,16 @@ def importance_weights(
     return found
 
 
+@checks_options
 def check_options(
-    rho: float = 0.0, *, kind: str = "sam", params: Any = None, batch_size: int | None = None, seed: int = 0
+    rho: float = 0.0,
+    *,
+    kind: Literal["sam", "lsam"] = "sam",
+    params: Any = None,
+    batch_size: int | None = None,
+    seed: int = 0,
 ) -> None:
-    """Refuse options of `importance_weights` that are of the right kind and cannot be used."""
+    """Refuse options of `importance_weights` that cannot be used."""
     if rho < 0:
         raise EvenlyError(f"rho {rho} is no length; give 0 or more")
     if params is not None and kind == "sam":
