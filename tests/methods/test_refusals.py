@@ -162,7 +162,7 @@ def test_a_last_layer_needs_a_network_that_ends_in_one_and_examples_of_every_cla
         evenly.train("mlp", evenly.Data(data.train, tuple(parts), data.train), "dfr", epochs=4, on="validation")
     with pytest.raises(EvenlyError, match=r"nothing is left to measure it on; give a test set, or use on='train'"):
         evenly.train("mlp", evenly.Data(data.train, data.validation), "dfr", epochs=4, on="validation")
-    mixed = evenly.Data((data.train.inputs, data.train.labels, torch.arange(60).clamp(max=1)))
+    mixed = evenly.Data((data.train.inputs, data.train.labels, torch.arange(60).clamp(max=1)), observe=never)
     with pytest.raises(EvenlyError, match=r"draw of 2 examples holds none of class \d; make the groups of one class"):
         evenly.train("mlp", mixed, "dfr", epochs=1, draws=60)
 

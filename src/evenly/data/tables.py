@@ -1,9 +1,9 @@
 """The user's own texts or numbers from one CSV file, in the format of `evenly.data.metadata`.
 
 A file with a column of texts is a set of texts, and every column but label and split is an attribute. In any other file
-the columns of numbers are features, standardised by the training rows, and the others are attributes. A column of numbers
-that the user groups by or calls an attribute is no feature either: a network is not shown what it is to treat alike.
-`about` says which columns these are.
+the columns of numbers are features, standardised by the training rows, and the others are attributes. A column that the
+user groups by or calls an attribute is no feature, though it hold numbers: a network is not shown what it is to treat
+alike. `about` says which columns these are.
 """
 
 from __future__ import annotations
