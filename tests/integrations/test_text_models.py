@@ -178,6 +178,21 @@ def test_a_network_that_ends_in_another_way_has_no_last_layer_to_fit(tmp_path, c
     assert evenly.train(f"hf:{copy}", Data(part), "useful", epochs=1, on="features").history
 
 
+def test_what_its_tokenizer_makes_is_kept_for_networks_with_the_same(saved, copy, monkeypatch):
+    calls, encode = [], SequenceClassifier.encode
+    monkeypatch.setattr(SequenceClassifier, "encode", lambda self, texts: calls.append(1) or encode(self, texts))
+    given = data()
+    for folder, length in ((saved, 8), (copy, 8)):
+        encoded(given, factory(f"hf:{folder}", (), 2, 0, texts=TEXTS, max_length=length)[0]())
+        assert len(calls) == 2
+    encoded(given, factory(f"hf:{saved}", (), 2, 0, texts=TEXTS, max_length=5)[0]())
+    assert len(calls) == 4
+    other = factory(f"hf:{saved}", (), 2, 0, texts=TEXTS, max_length=5)[0]()
+    other.tokenizer.add_tokens(["film was"])
+    assert torch.equal(encoded(given, other).train.inputs, encode(other, TEXTS))
+    assert len(calls) == 6
+
+
 def test_it_reads_texts_only(saved):
     with pytest.raises(EvenlyError, match=r"hf:.* reads texts and the inputs are numbers of shape \(4,\); use mlp"):
         evenly.train(f"hf:{saved}", (torch.randn(8, 4), torch.arange(8) % 2), epochs=1)
