@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evenly import EvenlyError
+from evenly import Data, EvenlyError
+from evenly.experiment import scaled
 from evenly.models import MLP, MODELS, ConvNet, CubicCNN, factory
 
 
@@ -204,3 +205,14 @@ def test_every_model_says_in_a_line_what_it_is(name: str) -> None:
     assert isinstance(make, Callable)
     assert summary
     assert "\n" not in summary
+
+
+@pytest.mark.parametrize("normalise", ["none", "data"])
+def test_a_seed_has_other_draws_of_the_same_network(normalise: str) -> None:
+    images = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    data = Data((images, torch.arange(8) % 2))
+    fresh = scaled(factory("convnet", (3, 8, 8), 2, 5)[0], "convnet", data, normalise)
+    first, again, other, same = (next(fresh(*draw).parameters()) for draw in ((), (0,), (1,), (1,)))
+    assert torch.equal(first, again)
+    assert torch.equal(other, same)
+    assert not torch.equal(first, other)

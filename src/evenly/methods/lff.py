@@ -9,7 +9,8 @@ the debiased one, f_D, the cross-entropy weighted by the relative difficulty
     W(x) = CE_B(x) / (CE_B(x) + CE_D(x)),
 
 large where f_B fails and f_D does not. As in the paper's experiments, W is taken of moving averages of each example's
-losses, and those are divided by the largest of the example's class. Both networks start from the same weights. SAM and
+losses, and those are divided by the largest of the example's class. Each network starts from a draw of its own, as in
+the authors' code, f_D from the one that ERM has at that seed; a module or weights given are where both start. SAM and
 ASAM perturb both at once, their radius spans the two.
 
 W feeds on itself: what f_D comes to fail at weighs less from then on. Where the training loss, which is f_D's on all
@@ -75,7 +76,7 @@ def lff(model: Factory, data: Data, fit: Fit, *, q: float = 0.7, average: float 
 
     if (observe := data.observe) is not None:
         data = replace(data, observe=lambda _: observe(pair.debiased))
-    pair = Pair(model(), model())
+    pair = Pair(model(1), model())
     run = fit(pair, data, objective=objective, state={"losses": past}, look=look_at_both, gradients=2)
     run.model = pair.debiased
     return run

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -27,8 +27,8 @@ from evenly.models.weights import Loaded, load_weights
 from evenly.randomness import derive, isolated
 
 __all__ = [
-    "MLP", "MODELS", "RECIPES", "TEXT_MODELS", "VGG", "BagOfWords", "ConvNet", "CubicCNN", "DenseNet", "Loaded",
-    "MobileNetV2", "PreActResNet", "ResNet", "ThreeConvNet", "ViT", "encoded", "factory", "load_weights",
+    "MLP", "MODELS", "RECIPES", "TEXT_MODELS", "VGG", "BagOfWords", "ConvNet", "CubicCNN", "DenseNet", "Factory",
+    "Loaded", "MobileNetV2", "PreActResNet", "ResNet", "ThreeConvNet", "ViT", "encoded", "factory", "load_weights",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -162,6 +162,12 @@ def find(name: str) -> tuple[str, Callable[..., nn.Module]]:
     raise unknown("model", name, [*MODELS, *TEXT_MODELS])
 
 
+class Factory(Protocol):
+    """Builds a network in its initial state; `draw` numbers others of the same seed."""
+
+    def __call__(self, draw: int = 0) -> nn.Module: ...
+
+
 def factory(
     model: str | nn.Module | Callable[[], nn.Module],
     shape: Shape,
@@ -170,10 +176,11 @@ def factory(
     *,
     texts: Sequence[str] | None = None,
     **options: Any,
-) -> tuple[Callable[[], nn.Module], str]:
+) -> tuple[Factory, str]:
     """A function that builds the network in its initial state, the same at every call, and the network's name.
 
-    The initial weights depend on the seed alone; a module given as it stands is its own initial state, copied.
+    The initial weights depend on the seed and the draw alone; a module given as it stands is its own initial state,
+    copied, whatever the draw.
 
     Args:
         texts: the training texts, where the inputs are texts; a model by name has to be one for texts then.
@@ -186,7 +193,7 @@ def factory(
         )
     if isinstance(model, nn.Module):
         given = model
-        return lambda: copy.deepcopy(given), f"{type(model).__name__} as given"
+        return lambda draw=0: copy.deepcopy(given), f"{type(model).__name__} as given"
     if isinstance(model, str):
         weights = options.get("weights")
         own = {key: value for key, value in options.items() if key != "weights"}
@@ -203,8 +210,8 @@ def factory(
     else:
         raise EvenlyError(f"a model is a name, a function that builds one, or a module, not a {type(model).__name__}")
 
-    def fresh() -> nn.Module:
-        with isolated(derive(seed, "model")):
+    def fresh(draw: int = 0) -> nn.Module:
+        with isolated(derive(seed, "model", draw) if draw else derive(seed, "model")):
             network = build()
         if not isinstance(network, nn.Module):
             raise EvenlyError(f"{name}() returned a {type(network).__name__}; it must build a torch.nn.Module")

@@ -31,7 +31,12 @@ from evenly.randomness import derive
 
 SIDE = 32
 RECIPE = FEW_STROKES | {"epochs": 20, "batch_size": 100, "momentum": 0.9, "weight_decay": 0.0, "schedule": "cosine"}
-"""Springer et al. (2024), App. B, who choose lr among .01, .05, .1 and rho from 0 to .2."""
+"""Springer et al. (2024), App. B, who choose lr among .01, .05, .1 and rho from 0 to .2.
+
+A departure: they "normalize the images by the mean pixel value", which may mean that a mean is taken away and no more;
+here each channel is also divided by its standard deviation over the training images, as for all images (`normalise`
+"data").
+"""
 
 
 def cifar_mnist(
