@@ -80,6 +80,8 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "inferring unasked": ("pde", {"infer": "eiil"}, "infer 'eiil' is how groups are inferred; give groups='infer'"),
     "groups of what kind": ("pde", {"groups": "guess"}, "groups 'guess' cannot be used; give 'given' or 'infer'"),
+    "a learning rate beyond numbers": ("erm", {"lr": 1e300}, r"lr 1e\+300 is more than a float32 can hold; give a"),
+    "a penalty beyond numbers": ("erm", {"weight_decay": 1e300}, r"weight_decay 1e\+300 is more than a float32"),
     "momentum without end": ("erm", {"momentum": 1.0}, "momentum 1.0 never forgets .*; give one below 1"),
     "a misspelt option": ("pde", {"warmup_epoch": 2}, "no .*option of pde is called 'warmup_epoch'; .*'warmup_epochs'"),
     "another method's option": ("erm", {"factor": 2}, "no .*option of erm is called 'factor'"),

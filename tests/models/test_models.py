@@ -207,6 +207,31 @@ def test_every_model_says_in_a_line_what_it_is(name: str) -> None:
     assert "\n" not in summary
 
 
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("cubic-cnn", {"filters": -1}),
+        ("cubic-cnn", {"filters": 0}),
+        ("cubic-cnn", {"sigma_0": -1.0}),
+        ("mlp", {"dropout": 2.5}),
+        ("mlp", {"hidden": [0]}),
+        ("convnet", {"width": 0}),
+        ("convnet", {"width": -1}),
+        ("convnet", {"width": 2.5}),
+        ("vgg19", {"stages": "a"}),
+        ("densenet121", {"growth": 0}),
+        ("vit_s", {"heads": 0}),
+        ("resnet18", {"blocks": []}),
+        ("mobilenet_v2", {"dropout": -1}),
+    ],
+)
+def test_options_that_make_no_network_are_said_in_a_line(model: str, options: dict[str, Any]) -> None:
+    shape = {"cubic-cnn": (3, 5), "mlp": (3,)}.get(model, (3, 32, 32))
+    with pytest.raises(EvenlyError, match=r"with options \{.*see its docstring") as refusal:
+        factory(model, shape, 2, 0, **options)[0]()
+    assert "\n" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("normalise", ["none", "data"])
 def test_a_seed_has_other_draws_of_the_same_network(normalise: str) -> None:
     images = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)

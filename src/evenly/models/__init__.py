@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from evenly.errors import EvenlyError, unknown
@@ -202,6 +204,10 @@ def factory(
         def build() -> nn.Module:
             with _explained(name, own):
                 network = make()
+            if own and (empty := [path for path, weight in network.named_parameters() if not weight.numel()]):
+                raise EvenlyError(
+                    f"{name} has no weights in {empty[0]} with options {own}; give widths from 1, see its docstring"
+                )
             if weights is not None:
                 load_weights(network, weights)
             return network
@@ -242,6 +248,13 @@ def _maker(
 @contextmanager
 def _explained(name: str, options: dict[str, Any]) -> Iterator[None]:
     try:
-        yield
-    except TypeError as error:
-        raise EvenlyError(f"{name} cannot be built with options {options} ({error}); see its docstring") from None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # refused with what made them
+            yield
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, RuntimeError, IndexError, ArithmeticError) as error:
+        if not options and not isinstance(error, TypeError):
+            raise
+        said = str(error).partition("\n")[0]
+        raise EvenlyError(f"{name} cannot be built with options {options} ({said}); see its docstring") from None
