@@ -71,7 +71,7 @@ KINDS: dict[str, Any] = {
     "select": str,
     "evaluate_every": int | None,
     "augment": str,
-    "normalise": Literal["none", "data", "imagenet"],
+    "normalise": Literal["none", "mean", "data", "imagenet"],
     "precision": Precision,
     "model_options": Any,
     "patience": int | None,
@@ -121,9 +121,9 @@ def train(
         settings: epochs, batch_size (None: full batch; an epoch's last batch holds what is left, and a single example
             left over joins the batch before), lr, momentum, weight_decay, rho, schedule, select
             ("last", "average", "worst-group", "worst-class"), evaluate_every, model_options; of images also augment
-            ("none", "basic", "resized", "trivial", joined by +) and, for a model by name, normalise ("none", "data":
-            by the training set's mean and standard deviation, "imagenet"); precision ("auto": bf16 for images on a
-            GPU, "bf16", "float32"). patience: epochs without a better value of what `select` goes by, after which
+            ("none", "basic", "resized", "trivial", joined by +) and, for a model by name, normalise ("none", "mean":
+            less the training set's mean, "data": by its mean and standard deviation, "imagenet"); precision ("auto":
+            bf16 for images on a GPU, "bf16", "float32"). patience: epochs without a better value of what `select` goes by, after which
             training stops. groups: "given", the data's own; columns of a file's table, as "place" or "label,place"
             (`evenly.data.metadata`); or "infer": two for each class, from an early network, by
             infer="useful" (clusters of its outputs) or "eiil" (environments), for a method that needs groups and for
@@ -387,7 +387,8 @@ def scaled(fresh: Factory, model: Model, data: Data, normalise: str) -> Factory:
     if normalise == "none" or not isinstance(model, str):
         return fresh
     of_data = channel_moments(data.train)  # which refuses what are no images
-    mean, std = of_data if normalise == "data" else IMAGENET
+    mean, std = IMAGENET if normalise == "imagenet" else of_data
+    std = [1.0] * len(mean) if normalise == "mean" else std
     channels = data.train.example_shape[0]
     if len(mean) != channels:
         raise EvenlyError(f"normalise 'imagenet' is for 3 channels and the images have {channels}; use 'data'")

@@ -18,6 +18,7 @@ from evenly.models.weights import PREFIXES, read_weights
 
 SCALINGS = {
     "none": "inputs not normalised",
+    "mean": "inputs less the data's mean",
     "data": "inputs normalised by the data's mean and deviation",
     "imagenet": "inputs normalised as ImageNet's",
 }

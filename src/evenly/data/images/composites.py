@@ -30,12 +30,13 @@ from evenly.errors import EvenlyError
 from evenly.randomness import derive
 
 SIDE = 32
-RECIPE = FEW_STROKES | {"epochs": 20, "batch_size": 100, "momentum": 0.9, "weight_decay": 0.0, "schedule": "cosine"}
+RECIPE = FEW_STROKES | {
+    "normalise": "mean", "epochs": 20, "batch_size": 100, "momentum": 0.9, "weight_decay": 0.0, "schedule": "cosine",
+}  # fmt: skip
 """Springer et al. (2024), App. B, who choose lr among .01, .05, .1 and rho from 0 to .2.
 
-A departure: they "normalize the images by the mean pixel value", which may mean that a mean is taken away and no more;
-here each channel is also divided by its standard deviation over the training images, as for all images (`normalise`
-"data").
+They "normalize the images by the mean pixel value": read as a mean taken away and no more. Here each channel has its
+own mean, over the training images.
 """
 
 
