@@ -123,9 +123,9 @@ def train(
             ("last", "average", "worst-group", "worst-class"), evaluate_every, model_options; of images also augment
             ("none", "basic", "resized", "trivial", joined by +) and, for a model by name, normalise ("none", "mean":
             less the training set's mean, "data": by its mean and standard deviation, "imagenet"); precision ("auto":
-            bf16 for images on a GPU, "bf16", "float32"). patience: epochs without a better value of what `select` goes by, after which
-            training stops. groups: "given", the data's own; columns of a file's table, as "place" or "label,place"
-            (`evenly.data.metadata`); or "infer": two for each class, from an early network, by
+            bf16 for images on a GPU, "bf16", "float32"). patience: epochs without a better value of what `select` goes
+            by, after which training stops. groups: "given", the data's own; columns of a file's table, as "place" or
+            "label,place" (`evenly.data.metadata`); or "infer": two for each class, from an early network, by
             infer="useful" (clusters of its outputs) or "eiil" (environments), for a method that needs groups and for
             select="worst-group"; the true ones are then only measured by. What that costs is counted to a method that
             needs groups, and to the evaluation of any other. Anything else is an option of the method.

@@ -232,6 +232,15 @@ def test_options_that_make_no_network_are_said_in_a_line(model: str, options: di
     assert "\n" not in str(refusal.value)
 
 
+def test_images_can_lose_their_mean_alone() -> None:
+    images = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    fresh = factory("convnet", (3, 8, 8), 2, 5)[0]
+    x = images.float() / 255
+    less = x - x.double().mean((0, 2, 3), keepdim=True).float()
+    found = scaled(fresh, "convnet", Data((images, torch.arange(8) % 2)), "mean")().eval()(x)
+    torch.testing.assert_close(found, fresh().eval()(less), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("normalise", ["none", "data"])
 def test_a_seed_has_other_draws_of_the_same_network(normalise: str) -> None:
     images = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
