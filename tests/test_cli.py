@@ -690,7 +690,7 @@ def test_what_was_recorded_in_training_is_in_the_metrics_and_the_audit(evenly, m
         (("importance=[1]",), r"importance \[1\] is no length"),
         (("importance=abc",), "importance 'abc' is no length; give rho"),
         (("importance=-1", "every=2"), "rho -1 is no length"),
-        (('importance={"kind":"zz"}', "every=2"), "kind 'zz' is not known"),
+        (('importance={"kind":"zz"}', "every=2"), "kind 'zz' cannot be used"),
         (("spectrum=100000", "every=2"), "more eigenvalues than are looked for in .*; give 200 or fewer"),
         (("epochs=3", "l1=true"), "epochs 3"),
     ):

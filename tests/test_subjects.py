@@ -61,7 +61,7 @@ def test_weights_saved_behind_their_scaling_bring_it_along(photos, prefix):
     (imagenet,) = subjects(["plain.pt"], photos, "convnet_3", "cpu", normalise="imagenet")
     assert float(imagenet.network.mean[0]) == pytest.approx(0.485)
     refused("brings it along; leave --normalise out", ["ck.pt"], photos, "convnet_3", "cpu", normalise="data")
-    refused("normalise 'zz' is not known; give none, data, imagenet", ["plain.pt"], photos, "convnet_3", normalise="zz")
+    refused("normalise 'zz' is not known; give none, mean, data", ["plain.pt"], photos, "convnet_3", normalise="zz")
 
 
 def arrays(path):

@@ -31,7 +31,7 @@ from evenly.engine.schedules import schedule as find_schedule
 from evenly.errors import EvenlyError, unknown
 from evenly.methods import METHODS, find, infer_groups
 from evenly.methods.inferred import Infer
-from evenly.models import MODELS, RECIPES, TEXT_MODELS, BagOfWords, encoded, factory
+from evenly.models import MODELS, RECIPES, TEXT_MODELS, BagOfWords, Factory, encoded, factory
 from evenly.models import find as find_model
 from evenly.models.standardised import IMAGENET, Standardised, channel_moments
 from evenly.models.texts import TEXT_RECIPES, find_text_model
@@ -118,13 +118,14 @@ def train(
         reading: only read back what is finished in `out`, which is left as it is; refuse to train.
         record: what to look at as the network learns, and when: the options of `evenly.Recorder`, e.g.
             ``{"forgetting": True, "probes": ["background"], "every": 5}``. Goes into the history; `Run.record` has all.
-        settings: epochs, batch_size (None: full batch), lr, momentum, weight_decay, rho, schedule, select
+        settings: epochs, batch_size (None: full batch; an epoch's last batch holds what is left, and a single example
+            left over joins the batch before), lr, momentum, weight_decay, rho, schedule, select
             ("last", "average", "worst-group", "worst-class"), evaluate_every, model_options; of images also augment
             ("none", "basic", "resized", "trivial", joined by +) and, for a model by name, normalise ("none", "mean":
-            less the training set's mean, "data": by its mean and standard deviation, "imagenet"); precision ("auto": bf16 for images on a
-            GPU, "bf16", "float32"). patience: epochs without a better value of what `select` goes by, after which
-            training stops. groups: "given", the data's own; columns of a file's table, as "place" or "label,place"
-            (`evenly.data.metadata`); or "infer": two for each class, from an early network, by
+            less the training set's mean, "data": by its mean and standard deviation, "imagenet"); precision ("auto":
+            bf16 for images on a GPU, "bf16", "float32"). patience: epochs without a better value of what `select` goes
+            by, after which training stops. groups: "given", the data's own; columns of a file's table, as "place" or
+            "label,place" (`evenly.data.metadata`); or "infer": two for each class, from an early network, by
             infer="useful" (clusters of its outputs) or "eiil" (environments), for a method that needs groups and for
             select="worst-group"; the true ones are then only measured by. What that costs is counted to a method that
             needs groups, and to the evaluation of any other. Anything else is an option of the method.
@@ -381,7 +382,7 @@ def _recipe_of(model: Any) -> dict[str, Any]:
     return RECIPES.get(find_model(model)[0], {})
 
 
-def scaled(fresh: Callable[[], nn.Module], model: Model, data: Data, normalise: str) -> Callable[[], nn.Module]:
+def scaled(fresh: Factory, model: Model, data: Data, normalise: str) -> Factory:
     """The networks that `fresh` builds, behind the scaling asked for; one of the user's own scales by itself."""
     if normalise == "none" or not isinstance(model, str):
         return fresh
@@ -391,7 +392,7 @@ def scaled(fresh: Callable[[], nn.Module], model: Model, data: Data, normalise: 
     channels = data.train.example_shape[0]
     if len(mean) != channels:
         raise EvenlyError(f"normalise 'imagenet' is for 3 channels and the images have {channels}; use 'data'")
-    return lambda: Standardised(fresh(), mean, std)
+    return lambda draw=0: Standardised(fresh(draw), mean, std)
 
 
 @contextmanager

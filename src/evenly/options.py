@@ -7,10 +7,13 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, wraps
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 from evenly.errors import EvenlyError, unknown
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def options_of(function: Callable[..., Any], *, leave_out: Sequence[str] = ()) -> dict[str, Any]:
@@ -40,6 +43,35 @@ def checked(owner: str, given: Mapping[str, Any], kinds: Mapping[str, Any]) -> d
             raise EvenlyError(f"{name} {plain!r} cannot be used; give {_spoken(kinds[name])}")
         options[name] = plain
     return options
+
+
+def checks_options(function: Function) -> Function:
+    """The function, which refuses in a line what its annotations leave out.
+
+    Looked at are the arguments whose annotation names all that can be given: numbers, names, true or false, lists of
+    these. Tensors, data and functions are the function's own to look at.
+    """
+    signature = inspect.signature(function)
+
+    @cache
+    def kinds() -> dict[str, Any]:
+        return {name: kind for name, kind in kinds_of(function).items() if name != "return" and _is_plain(kind)}
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments.items()
+        checked(function.__name__, {name: value for name, value in given if name in kinds()}, kinds())
+        return function(*args, **kwargs)
+
+    return cast("Function", call)
+
+
+def _is_plain(kind: Any) -> bool:
+    if typing.get_origin(kind) is Literal:
+        return True
+    if parts := typing.get_args(kind):
+        return all(map(_is_plain, parts))
+    return kind in (int, float, bool, str, type(None))
 
 
 def _is(value: Any, kind: Any) -> bool:

@@ -108,7 +108,7 @@ def _file(path: Path, data: Data, model: str, device: str, normalise: str | None
     if normalise is not None:
         if normalise not in SCALINGS:
             raise EvenlyError(f"normalise {normalise!r} is not known; give {', '.join(SCALINGS)}")
-        network, scaling = scaled(lambda: network, model, data, normalise)(), SCALINGS[normalise]
+        network, scaling = scaled(lambda draw=0: network, model, data, normalise)(), SCALINGS[normalise]
     told = f", {scaling}" if normalise is not None or channels is not None or _is_image(data) else ""
     return Subject(network.to(as_device(device)), data, f"{name} ({path.name}{told})")
 

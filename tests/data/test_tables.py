@@ -85,6 +85,14 @@ def test_a_column_that_groups_or_is_called_an_attribute_is_no_feature(tmp_path: 
     data = table(tmp_path / "people.csv", groups="one")
     assert data.feature_names == ["age", "pay"]
     assert data.group_names == ["one 7"]
+    assert data.about == (
+        "40 rows of numbers from people.csv. The network is not shown one: what makes groups or is called an attribute "
+        "is no feature."
+    )
+    both = table(tmp_path / "people.csv", attributes="one,city,age", groups="label,age")
+    assert both.feature_names == ["pay"]
+    assert "The network is not shown one and age:" in both.about
+    assert table(tmp_path / "people.csv", groups="label,city").about == "40 rows of numbers from people.csv."
     data = table(tmp_path / "people.csv", attributes="one")
     assert list(data.attribute_names) == ["one"]
     assert data.feature_names == ["age", "pay"]
@@ -233,6 +241,30 @@ REFUSED = {
         {},
         r"label 'c' has no row in the train split|label 'c' has no row in the validation split",
     ),
+    "the label as text": (PLAIN, {"text": "label"}, "column 'label' of .* is the label and not for text as well; name"),
+    "the label as text in capitals": (PLAIN, {"text": "LABEL"}, "column 'LABEL' of .* is the label and not for text"),
+    "the label as split": (PLAIN, {"split": "label"}, r"is the label and not for split as well; .* with split=COLUMN"),
+    "the split as label": (
+        PLAIN.replace("label", "split"),
+        {"label": "split"},
+        "column 'split' of .* is the label and not for split as well",
+    ),
+    "the split as text": (
+        "x,label,split\n1,a,train\n2,b,train\n",
+        {"text": "split"},
+        "column 'split' of .* is the split and not for text as well",
+    ),
+    "no such split": (PLAIN, {"split": "part"}, "has no column 'part'"),
+    "the label as attribute": (PLAIN, {"attributes": "x,label"}, "'label' of .* is the label and not for attributes"),
+    "the text as attribute": ("text,label\nu,a\nv,b\n", {"attributes": "text"}, "is the text and not for attributes"),
+    "an attribute twice": (PLAIN, {"attributes": "x,x"}, "attributes 'x,x' name 'x' twice; name each column once"),
+    "groups of the text": ("text,label\nu,a\nv,b\n", {"groups": "text"}, "is the text and not for groups as well"),
+    "groups of the label by its name": (
+        PLAIN.replace("label", "stars"),
+        {"label": "stars", "groups": "stars"},
+        "'stars' of .* is the label and not for groups as well; call it label there, e.g. groups=label,place",
+    ),
+    "a group twice": (PLAIN, {"groups": "x,x"}, "groups 'x,x' cannot be read; name columns once each"),
     "files": ("file,label\na.png,a\nb.png,b\n", {}, "lists files; give its folder, with the table in it as"),
 }  # fmt: skip
 

@@ -228,7 +228,7 @@ def test_settings_that_leave_nothing_to_look_at_are_said_in_a_line():
     data, model = planted(), Leaning()
     refused("samples 0 leaves no example to look at", model, data, samples=0)
     refused("samples 2.5 leaves no example", model, data, samples=2.5)
-    refused("rho nan is no length", model, data, rho=math.nan)
+    refused("rho nan cannot be used; give a number", model, data, rho=math.nan)
     refused("top -1 is no number of eigenvalues", model, data, top=-1, samples=20)
     refused("forgetting cannot be read as numbers", model, data, forgetting="often")
     refused("forgetting holds -1; give how often", model, data, forgetting=[-1] * 400)

@@ -207,7 +207,7 @@ def rows(*values: float) -> list[dict[str, float]]:
 
 REFUSED = {
     "every 0 never comes round": lambda: CoherenceTracker("mse", samples(), every=0),
-    "every 1.5 never comes round": lambda: CoherenceTracker("mse", samples(), every=1.5),  # type: ignore[arg-type]
+    "every 1.5 cannot be used; give a whole number": lambda: CoherenceTracker("mse", samples(), every=1.5),  # type: ignore[arg-type]
     "2 records of sample_sharpness and coherence": lambda: r_squared(rows(1, 2)),
     "0 records of": lambda: r_squared([]),
     "sample_sharpness or coherence is not finite in record 2": lambda: r_squared(rows(1, 2, math.inf, 3)),

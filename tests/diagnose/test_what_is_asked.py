@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -153,12 +154,60 @@ def test_losses_and_options_of_a_spectrum_that_cannot_be_used_are_said_in_a_line
     refused("by is .*give an integer for each", ask(by=["a"] * N))
     refused("by is .*give an integer for each", ask(by={}))
     refused("parameters is a int; give names", ask(parameters=3))
-    refused("batch_size 2.5 is no number", ask(batch_size=2.5))
-    refused("batch_size 2.5 is no number", lambda: evenly.importance_weights(model, (X, Y), rho=0.1, batch_size=2.5))
-    convolution = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(18, 2))
-    refused(
-        "no layer of Sequential is called '0'|0", lambda: evenly.grad_cam(convolution, torch.rand(2, 1, 3, 3), layer=7)
+    refused("batch_size 0 is no number of samples", ask(batch_size=0))
+    refused("memory -1 is no number of bytes; give 0", ask(memory=-1))
+
+
+CONVOLUTION = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(18, 2))
+ASKED = {
+    "spectrum": (lambda **options: evenly.hessian_spectrum(nn.Linear(5, 2), "cross-entropy", (X, Y), **options),
+                 {"top": "a", "tolerance": "a", "runs": 1.5, "least_steps": None, "most_steps": "2", "pilot": 1,
+                  "vectors": "yes", "batch_size": 2.5, "memory": "1 GB", "seed": "a", "which": "top", "mode": 3}),
+    "coherence": (lambda **options: evenly.coherence(nn.Linear(5, 2), "cross-entropy", (X, Y), **options),
+                  {"ascent": "a", "hessian": 1, "sketch": 2.5, "chunk": "a", "memory": "1 GB", "seed": None}),
+    "coherence tracker": (lambda **options: evenly.CoherenceTracker("cross-entropy", (X, Y), **options),
+                          {"every": "a", "ascent": None}),
+    "importance": (lambda **options: evenly.importance_weights(nn.Linear(5, 2), (X, Y), **options),
+                   {"rho": "a", "kind": None, "batch_size": 2.5, "seed": 0.5}),
+    "probe": (lambda **options: evenly.probe(nn.Linear(5, 2), (X, Y), "label", **options),
+              {"against": 3, "balance": "no", "layer": 7, "seed": "a"}),
+    "probes": (lambda **options: evenly.probes(nn.Linear(5, 2), (X, Y), ["label"], **options),
+               {"against": [3], "balance": None, "layer": 7, "seed": [0]}),
+    "heat maps": (lambda **options: evenly.grad_cam(CONVOLUTION, torch.rand(2, 1, 3, 3), **options), {"layer": 7}),
+    "tracker": (evenly.ForgettingTracker, {"total": "a"}),
+    "features": (lambda **options: evenly.representations(nn.Linear(5, 2), (X, Y), **options), {"layer": 7}),
+    "map": (lambda **options: evenly.embedding(X, **options), {"perplexity": "a", "seed": 1.5}),
+    "card": (lambda **options: evenly.stability_card(
+                 nn.Linear(5, 2), "cross-entropy", (X, Y), **{"lr": 0.1, "batch_size": 8, **options}),
+             {"lr": "a", "batch_size": 2.5, "rho": "a", "samples": 1.5, "seed": "a", "chunk": "a", "memory": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "option"), [(asked, option) for asked in ASKED for option in ASKED[asked][1]])
+def test_options_of_another_kind_are_said_in_a_line(asked, option):
+    ask, wrong = ASKED[asked]
+    refused(f"^{option} .* cannot be used; give .", lambda: ask(**{option: wrong[option]}))
+
+
+def test_numbers_of_numpy_and_torch_are_numbers():
+    model = nn.Linear(5, 2)
+    found = evenly.hessian_spectrum(model, "cross-entropy", (X, Y), np.int64(2), seed=torch.tensor(3))
+    assert torch.equal(
+        found.eigenvalues, evenly.hessian_spectrum(model, "cross-entropy", (X, Y), 2, seed=3).eigenvalues
     )
+    assert len(evenly.ForgettingTracker(np.int32(4)).last) == 4
+
+
+@pytest.mark.parametrize("values", [None, "a", ["a"], [[1], [2, 3]]])
+def test_what_is_no_array_is_said_in_a_line(values):
+    said = "cannot be read as numbers; give"
+    refused(f"images {said}", lambda: evenly.grad_cam(CONVOLUTION, values))
+    refused(f"features {said}", lambda: evenly.embedding(values))
+    refused(f"index {said}", lambda: evenly.ForgettingTracker(3)(values, [True]))
+    refused(f"right {said}", lambda: evenly.ForgettingTracker(3)([0], values))
+    refused(f"easy {said}", lambda: evenly.importance_map([1.0], values, [1.0]))
+    if values is not None:
+        refused(f"targets {said}", lambda: evenly.grad_cam(CONVOLUTION, torch.rand(2, 1, 3, 3), values))
 
 
 @pytest.mark.parametrize("weights", [None, ["a"]])

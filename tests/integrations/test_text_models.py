@@ -136,6 +136,63 @@ def test_damaged_weights_are_refused_in_a_line(copy):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("dfr", {"draws": 2}),
+        ("dfr", {"draws": 2, "on": "validation"}),
+        ("useful", {"on": "features", "separating_epoch": 1}),
+        ("eiil", {"separating_epoch": 1}),
+        ("lff", {}),
+        ("pde", {"groups": "infer"}),
+        ("group_dro", {"groups": "infer", "infer": "eiil"}),
+        ("dfr", {"draws": 2, "groups": "infer", "infer": "eiil"}),
+    ],
+)
+def test_methods_that_look_into_the_network_take_it(saved, method, options):
+    texts = [f"{a} {b} was {c}" for a in ("the", "a") for b in ("film", "book", "very film") for c in ("good", "bad")]
+    labels, groups = ([int(word in text) for text in texts] for word in ("good", "film"))
+    groups = torch.tensor(groups) + 2 * torch.tensor(labels)
+    parts = {name: Split(Texts(texts), labels, groups) for name in ("train", "validation", "test")}
+    first, again = (
+        evenly.train(f"hf:{saved}", Data(**parts), method, epochs=2, batch_size=4, lr=0.1, **options) for _ in range(2)
+    )
+    assert len(first.history) == 2
+    state, same = first.model.state_dict(), again.model.state_dict()
+    assert all(torch.equal(state[name], same[name]) for name in state)
+    if method == "dfr":
+        assert torch.isfinite(state["network.classifier.weight"]).all()
+        assert first.selection.details["C"] > 0
+
+
+def test_a_network_that_ends_in_another_way_has_no_last_layer_to_fit(tmp_path, copy):
+    """GPT-2 scores every token and picks one of the scores."""
+    from transformers import GPT2Config, GPT2ForSequenceClassification
+
+    config = GPT2Config(vocab_size=len(WORDS), n_embd=8, n_layer=1, n_head=1, n_positions=12, pad_token_id=0,
+                        bos_token_id=2, eos_token_id=3, num_labels=2)  # fmt: skip
+    GPT2ForSequenceClassification(config).save_pretrained(copy)
+    part = Split(Texts(TEXTS), [1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 0, 1])
+    with pytest.raises(EvenlyError, match="does not end in a linear layer that could be fitted anew"):
+        evenly.train(f"hf:{copy}", Data(part), "dfr", epochs=1)
+    assert evenly.train(f"hf:{copy}", Data(part), "useful", epochs=1, on="features").history
+
+
+def test_what_its_tokenizer_makes_is_kept_for_networks_with_the_same(saved, copy, monkeypatch):
+    calls, encode = [], SequenceClassifier.encode
+    monkeypatch.setattr(SequenceClassifier, "encode", lambda self, texts: calls.append(1) or encode(self, texts))
+    given = data()
+    for folder, length in ((saved, 8), (copy, 8)):
+        encoded(given, factory(f"hf:{folder}", (), 2, 0, texts=TEXTS, max_length=length)[0]())
+        assert len(calls) == 2
+    encoded(given, factory(f"hf:{saved}", (), 2, 0, texts=TEXTS, max_length=5)[0]())
+    assert len(calls) == 4
+    other = factory(f"hf:{saved}", (), 2, 0, texts=TEXTS, max_length=5)[0]()
+    other.tokenizer.add_tokens(["film was"])
+    assert torch.equal(encoded(given, other).train.inputs, encode(other, TEXTS))
+    assert len(calls) == 6
+
+
 def test_it_reads_texts_only(saved):
     with pytest.raises(EvenlyError, match=r"hf:.* reads texts and the inputs are numbers of shape \(4,\); use mlp"):
         evenly.train(f"hf:{saved}", (torch.randn(8, 4), torch.arange(8) % 2), epochs=1)

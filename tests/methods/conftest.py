@@ -79,7 +79,7 @@ def net() -> Callable[[], nn.Module]:
 def linear() -> Callable[[], nn.Module]:
     """A linear network in float64, the same at every call: simple enough to train by hand."""
 
-    def build() -> nn.Module:
+    def build(draw: int = 0) -> nn.Module:
         model = nn.Linear(5, 2).double()
         with torch.no_grad():
             model.weight.copy_(torch.linspace(-0.5, 0.5, 10, dtype=torch.float64).reshape(2, 5))
@@ -127,9 +127,9 @@ def watch(tiny: Callable[..., Data]) -> Callable[..., tuple[Any, Watched, Data]]
         seen = Watched(len(data.train))
         data.observe = seen.end_of_epoch
 
-        def build() -> nn.Module:
+        def build(draw: int = 0) -> nn.Module:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(3)
+                torch.manual_seed(3 + draw)
                 model = network()
             model.register_forward_pre_hook(seen.hook)
             return model

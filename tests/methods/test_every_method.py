@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 import evenly
 from evenly import Data, Split
+from evenly.engine.folder import Folder
 from evenly.methods import METHODS
 
 PLAN = {"epochs": 4, "batch_size": 16, "lr": 0.1, "momentum": 0.9, "rho": 0.1}
@@ -118,6 +119,43 @@ def test_interrupted_in_every_epoch_it_ends_in_the_same_bits(
     without_time = [{**run.results, "seconds": None} for run in (whole, broken)]
     assert without_time[0] == without_time[1]
     assert (whole.cost, whole.evaluation_cost) == (broken.cost, broken.evaluation_cost)
+
+
+INFERRED = [("pde", "useful"), ("group_dro", "eiil"), ("dfr", "useful"), ("jtt", "eiil")]
+
+
+@pytest.mark.parametrize(("method", "infer"), [(m, None) for m in METHODS] + INFERRED)
+def test_stopped_after_every_write_it_ends_in_the_same_bits(
+    train: Any, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, infer: str | None
+) -> None:
+    """Between a checkpoint and the line of its epoch, between two stages, between a stage and what is made of it."""
+    more = {"select": "worst-group"} | ({} if infer is None else {"groups": "infer", "infer": infer})
+    whole = train(tiny(), method, out=tmp_path / "whole", **more)
+    written: set[tuple[Any, ...]] = set()
+
+    def stops(write: Callable[..., None]) -> Callable[..., None]:
+        def call(self: Any, *what: Any) -> None:
+            write(self, *what)
+            place = (write.__name__, str(what[0]), len(self.rows()))
+            if place not in written:
+                written.add(place)
+                raise KeyboardInterrupt
+
+        return call
+
+    for name in ("save", "append"):
+        monkeypatch.setattr(Folder, name, stops(getattr(Folder, name)))
+    for _ in range(100):
+        try:
+            broken = train(tiny(), method, out=tmp_path / "broken", **more)
+            break
+        except KeyboardInterrupt:
+            continue
+    assert len(written) >= 8
+    assert equal(weights(whole), weights(broken))
+    assert {**whole.results, "seconds": None} == {**broken.results, "seconds": None}
+    rows = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "broken")]
+    assert rows[0] == rows[1]
 
 
 @each_method

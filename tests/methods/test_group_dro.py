@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import evenly
 from evenly.data import Everything, GroupBalanced
 from evenly.engine import Batch, losses
 from evenly.methods import METHODS
@@ -24,7 +25,7 @@ numbers = st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 20), st.booleans()
 def test_weights_follow_the_written_update(groups: list[tuple[float, float, bool]], step_size: float) -> None:
     q, losses, here = (torch.tensor(column) for column in zip(*groups, strict=True))
     q = q.double() / q.double().sum()
-    updated = exponentiated(q, losses.double(), here, step_size)
+    updated = exponentiated(q.log(), losses.double(), here, step_size).exp()
     raised = [float(w) * math.exp(step_size * float(loss)) for w, loss in zip(q, losses, strict=True)]
     together = sum(float(w) for w, present in zip(q, here, strict=True) if present)
     total = sum(r for r, present in zip(raised, here, strict=True) if present)
@@ -32,22 +33,43 @@ def test_weights_follow_the_written_update(groups: list[tuple[float, float, bool
         if present:
             assert float(updated[g]) == pytest.approx(raised[g] * together / total, rel=1e-12)
         else:
-            assert updated[g] == q[g]
+            assert float(updated[g]) == pytest.approx(float(q[g]), rel=1e-15)
     assert float(updated.sum()) == pytest.approx(1, rel=1e-12)
 
 
 def test_an_absent_group_is_not_a_group_without_loss() -> None:
     q = torch.full((4,), 0.25, dtype=torch.float64)
     losses = torch.tensor([1.0, 2.0, 0.0, 3.0], dtype=torch.float64)
-    absent = exponentiated(q, losses, torch.tensor([True, True, False, True]), 0.5)
+    absent = exponentiated(q.log(), losses, torch.tensor([True, True, False, True]), 0.5).exp()
     counted_as_zero = q * (0.5 * losses).exp()
     assert absent[2] == 0.25 > (counted_as_zero / counted_as_zero.sum())[2]
 
 
 def test_the_update_does_not_overflow_and_a_weight_of_zero_stays_zero() -> None:
     q = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
-    updated = exponentiated(q, torch.tensor([1e6, 1.0, 1e9], dtype=torch.float64), torch.ones(3).bool(), 1.0)
-    assert updated.tolist() == [1.0, 0.0, 0.0]
+    updated = exponentiated(q.log(), torch.tensor([1e6, 1.0, 1e9], dtype=torch.float64), torch.ones(3).bool(), 1.0)
+    assert updated.exp().tolist() == [1.0, 0.0, 0.0]
+
+
+def test_a_weight_too_small_for_a_number_comes_back_when_its_group_is_the_costlier_for_as_long() -> None:
+    """The written update undoes itself: losses that change places bring the weights to where they were."""
+    log_q = torch.tensor([0.3, 0.7], dtype=torch.float64).log()
+    both, second = torch.tensor([True, True]), torch.tensor([False, True])
+    losses = torch.tensor([1e4, 1.0], dtype=torch.float64)
+    far = exponentiated(log_q, losses, both, 1.0)
+    assert far.exp().tolist() == [1.0, 0.0]
+    alone = exponentiated(far, losses, second, 1.0)
+    assert torch.equal(alone, far)  # it shares what it has with nobody
+    back = exponentiated(alone, losses.flip(0), both, 1.0)
+    assert back.exp().tolist() == pytest.approx([0.3, 0.7], rel=1e-10)
+
+
+@pytest.mark.parametrize("step_size", [1e3, 1e6])
+def test_large_steps_train_the_costliest_group_and_stay_finite(tiny: Any, step_size: float) -> None:
+    """Batches of one or two hold groups whose weight is 0 in any float; their weights must not become NaN."""
+    run = evenly.train("mlp", tiny(), "group_dro", epochs=3, batch_size=2, step_size=step_size, lr=0.01)
+    assert all(math.isfinite(row["train_loss"]) for row in run.history)
+    assert all(bool(weight.isfinite().all()) for weight in run.model.parameters())
 
 
 def test_group_means_by_hand() -> None:
@@ -73,30 +95,30 @@ def asked_of_the_engine(data: Any, batch_size: int | None = 16, **options: Any) 
 def test_the_objective_is_the_weighted_sum_after_the_update(tiny: Any) -> None:
     asked = asked_of_the_engine(tiny(), step_size=0.3, C=2.0)
     state, objective = asked["state"], asked["objective"]
-    assert state["q"].tolist() == [0.25] * 4
+    assert state["log_q"].exp().tolist() == pytest.approx([0.25] * 4)
     losses = torch.tensor([0.5, 1.5, 2.0, 4.0, 0.1], dtype=torch.float64, requires_grad=True)
     batch = Batch(torch.empty(5), torch.empty(5), torch.arange(5), torch.tensor([0, 0, 1, 3, 3]))
     value = objective(losses, batch, state)
     means, sizes = (1.0, 2.0, 2.05), (30, 6, 16)  # of groups 0, 1 and 3; group 2 is absent
     raised = [math.exp(0.3 * (mean + 2.0 / math.sqrt(n))) for mean, n in zip(means, sizes, strict=True)]
     q = [0.75 * r / sum(raised) for r in raised]
-    assert state["q"].tolist() == pytest.approx([q[0], q[1], 0.25, q[2]], rel=1e-6)  # the margins are float32
-    assert state["q"][2] == 0.25
+    assert state["log_q"].exp().tolist() == pytest.approx([q[0], q[1], 0.25, q[2]], rel=1e-6)  # float32 margins
+    assert state["log_q"][2] == math.log(0.25)
     assert value.item() == pytest.approx(sum(a * b for a, b in zip(q, means, strict=True)), rel=1e-6)
     value.backward()
     assert losses.grad.tolist() == pytest.approx([q[0] / 2, q[0] / 2, q[1], q[2] / 2, q[2] / 2], rel=1e-6)
-    batch.first, kept = False, state["q"].clone()
+    batch.first, kept = False, state["log_q"].clone()
     objective(losses * 5, batch, state)
-    assert torch.equal(state["q"], kept)
+    assert torch.equal(state["log_q"], kept)
 
 
 def test_groups_without_training_examples_start_and_stay_at_zero(tiny: Any) -> None:
     asked = asked_of_the_engine(tiny([0, 1, 3] * 10))
-    assert asked["state"]["q"].tolist() == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
+    assert asked["state"]["log_q"].exp().tolist() == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
     batch = Batch(torch.empty(2), torch.empty(2), torch.arange(2), torch.tensor([0, 3]))
     asked["objective"](torch.tensor([1.0, 5.0]), batch, asked["state"])
-    assert asked["state"]["q"][2] == 0
-    assert float(asked["state"]["q"].sum()) == pytest.approx(1)
+    assert asked["state"]["log_q"][2] == -math.inf
+    assert float(asked["state"]["log_q"].exp().sum()) == pytest.approx(1)
 
 
 def test_batches_are_balanced_and_a_full_batch_is_whole(tiny: Any) -> None:

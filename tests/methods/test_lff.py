@@ -85,7 +85,7 @@ def by_hand(data: Any, model: Any, steps: int, lr: float, q: float, past: float,
 def test_training_is_the_algorithm_box(tiny: Any, engine: Any, linear: Any, optimizer: str, rho: float) -> None:
     data, built = tiny(dtype=torch.float64), []
 
-    def build() -> Any:
+    def build(draw: int = 0) -> Any:
         built.append(linear())
         return built[-1]
 
@@ -102,6 +102,34 @@ def test_training_is_the_algorithm_box(tiny: Any, engine: Any, linear: Any, opti
     assert not torch.allclose(biased, debiased)
     assert run.model is built[1]
     assert run.cost == 6 * 60 * 2 * (2 if rho else 1)
+
+
+def test_each_network_starts_from_its_own_draw_and_the_debiased_one_from_erms(tiny: Any, net: Any) -> None:
+    """Weights that a learning rate of nothing leaves where they were."""
+    started: list[Any] = []
+
+    def starting(model: Any) -> Any:
+        def watched() -> Any:
+            started.append(network := model())
+            return network
+
+        return watched
+
+    still = {"epochs": 1, "lr": 1e-30, "batch_size": None, "seed": 4}
+    erm, lff = (evenly.train(starting(net), tiny(), method, **still).model for method in ("erm", "lff"))
+    for one, other in zip(erm.parameters(), lff.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-25)
+    biased, debiased = started[-2:]
+    assert debiased is lff
+    assert not torch.equal(biased[0].weight, debiased[0].weight)
+    evenly.train(starting(net), tiny(), "lff", **still)
+    assert started[-2] is not biased
+    assert torch.equal(started[-2][0].weight, biased[0].weight)
+    given = net()
+    kept = [weight.clone() for weight in given.parameters()]
+    copied = evenly.train(given, tiny(), "lff", **still).model
+    for one, other in zip(kept, copied.parameters(), strict=True):
+        torch.testing.assert_close(one, other.detach(), rtol=0, atol=1e-25)
 
 
 def test_averages_move_for_the_examples_of_the_batch_and_in_the_first_pass_only(tiny: Any) -> None:

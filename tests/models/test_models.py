@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evenly import EvenlyError
+from evenly import Data, EvenlyError
+from evenly.experiment import scaled
 from evenly.models import MLP, MODELS, ConvNet, CubicCNN, factory
 
 
@@ -204,3 +205,48 @@ def test_every_model_says_in_a_line_what_it_is(name: str) -> None:
     assert isinstance(make, Callable)
     assert summary
     assert "\n" not in summary
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("cubic-cnn", {"filters": -1}),
+        ("cubic-cnn", {"filters": 0}),
+        ("cubic-cnn", {"sigma_0": -1.0}),
+        ("mlp", {"dropout": 2.5}),
+        ("mlp", {"hidden": [0]}),
+        ("convnet", {"width": 0}),
+        ("convnet", {"width": -1}),
+        ("convnet", {"width": 2.5}),
+        ("vgg19", {"stages": "a"}),
+        ("densenet121", {"growth": 0}),
+        ("vit_s", {"heads": 0}),
+        ("resnet18", {"blocks": []}),
+        ("mobilenet_v2", {"dropout": -1}),
+    ],
+)
+def test_options_that_make_no_network_are_said_in_a_line(model: str, options: dict[str, Any]) -> None:
+    shape = {"cubic-cnn": (3, 5), "mlp": (3,)}.get(model, (3, 32, 32))
+    with pytest.raises(EvenlyError, match=r"with options \{.*see its docstring") as refusal:
+        factory(model, shape, 2, 0, **options)[0]()
+    assert "\n" not in str(refusal.value)
+
+
+def test_images_can_lose_their_mean_alone() -> None:
+    images = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    fresh = factory("convnet", (3, 8, 8), 2, 5)[0]
+    x = images.float() / 255
+    less = x - x.double().mean((0, 2, 3), keepdim=True).float()
+    found = scaled(fresh, "convnet", Data((images, torch.arange(8) % 2)), "mean")().eval()(x)
+    torch.testing.assert_close(found, fresh().eval()(less), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalise", ["none", "data"])
+def test_a_seed_has_other_draws_of_the_same_network(normalise: str) -> None:
+    images = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    data = Data((images, torch.arange(8) % 2))
+    fresh = scaled(factory("convnet", (3, 8, 8), 2, 5)[0], "convnet", data, normalise)
+    first, again, other, same = (next(fresh(*draw).parameters()) for draw in ((), (0,), (1,), (1,)))
+    assert torch.equal(first, again)
+    assert torch.equal(other, same)
+    assert not torch.equal(first, other)

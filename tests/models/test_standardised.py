@@ -249,5 +249,7 @@ def test_rows_of_numbers_are_refused(normalise):
 
 
 def test_unknown_scalings_are_refused():
-    with pytest.raises(EvenlyError, match=r"normalise 'cifar' cannot be used; give 'none' or 'data' or 'imagenet'"):
+    with pytest.raises(
+        EvenlyError, match=r"normalise 'cifar' cannot be used; give 'none' or 'mean' or 'data' or 'imagenet'"
+    ):
         evenly.train("convnet", data_of(), epochs=1, normalise="cifar")

@@ -56,6 +56,64 @@ def test_it_is_a_perceptron_on_the_tf_idf_vectors_of_scikit_learn(min_count, max
         torch.testing.assert_close(network(network.encode(texts)), x, rtol=0, atol=1e-6)  # idf is kept in float32
 
 
+@pytest.fixture
+def counted(monkeypatch):
+    """How many texts each call of a bag of words' encoder was given."""
+    calls, encode = [], BagOfWords.encode
+    monkeypatch.setattr(BagOfWords, "encode", lambda self, texts: calls.append(len(texts)) or encode(self, texts))
+    return calls
+
+
+def test_the_arms_of_a_comparison_encode_once(counted, monkeypatch):
+    sought = []
+    found = Vocabulary._found.__func__
+    monkeypatch.setattr(Vocabulary, "_found", classmethod(lambda *given: sought.append(1) or found(*given)))
+    monkeypatch.setattr("evenly.models.texts._VOCABULARIES", {})
+    table = evenly.compare("bag_of_words", data(), ["erm", "lff"], ["sgd", "sam"], seeds=2, epochs=1)
+    assert len(table.rows) >= 8
+    assert counted == [8, 3]  # the training texts and those of the test
+    assert sought == [1]
+
+
+def test_what_encodes_otherwise_encodes_anew(counted):
+    given, networks = data(), [bag_of_words(TEXTS, 2, min_count=n, max_length=m)() for n, m in ((1, 9), (2, 9), (1, 2))]
+    for network in (*networks, networks[0]):
+        expected = network.encode(TEXTS)
+        counted.clear()
+        first, again = (encoded(given, network).train.inputs for _ in range(2))
+        assert torch.equal(first[:, : expected.shape[1]], expected)
+        first.fill_(-1)  # what one run does to its ids is no other's concern
+        assert torch.equal(again, encoded(given, network).train.inputs)
+        assert counted == [8, 3]
+    counted.clear()
+    given.train.inputs.texts[0] = "bad bad end"
+    assert torch.equal(encoded(given, networks[0]).train.inputs[0, :2], networks[0].encode(["bad bad end"])[0])
+    assert counted[:1] == [8]
+
+
+def test_an_encoder_that_does_not_say_what_it_depends_on_is_asked_every_time():
+    class Lengths(nn.Module):
+        calls = 0
+
+        def encode(self, texts):
+            Lengths.calls += 1
+            return torch.tensor([[len(text) + Lengths.calls] for text in texts])
+
+    given = data()
+    first, second = (encoded(given, Lengths()).train.inputs for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_few_vocabularies_are_kept():
+    from evenly.models.texts import _VOCABULARIES, MOST_KEPT
+
+    for n in range(MOST_KEPT + 3):
+        Vocabulary.of([*TEXTS, f"word{n}"], min_count=1)
+    assert len(_VOCABULARIES) == MOST_KEPT
+    assert f"word{n}" in Vocabulary.of([*TEXTS, f"word{n}"], min_count=1).words
+    assert "nothing" not in Vocabulary.of([*TEXTS, f"word{n}"], min_count=2).words
+
+
 def test_ids_name_each_known_word_once_and_zeros_follow():
     network = BagOfWords(Vocabulary(("bad", "film", "good"), (1.0, 2.0, 3.0)), 2)
     assert network.encode(UNSEEN).tolist() == [[3, 2], [0, 0], [1, 2]]

@@ -15,7 +15,7 @@ import csv
 import gzip
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import product
 from pathlib import Path
@@ -43,11 +43,15 @@ LARGEST_CELL = 1 << 24
 
 @dataclass
 class Rows:
-    """A file's rows: cells, stripped, by the name of their column, and the line that each row ends in."""
+    """A file's rows: cells, stripped, by the name of their column, and the line that each row ends in.
+
+    `taken` holds what each column that was taken serves as.
+    """
 
     path: Path
     lines: list[int]
     columns: dict[str, list[str]]
+    taken: dict[str, str] = field(default_factory=dict)
 
     def called(self, name: str) -> str | None:
         """The column of this name; failing that, the only one that differs from it in capitals."""
@@ -56,12 +60,24 @@ class Rows:
         near = [column for column in self.columns if column.lower() == name.lower()]
         return near[0] if len(near) == 1 else None
 
-    def take(self, name: str) -> list[str]:
+    def take(self, name: str, role: str | None = None) -> list[str]:
         """The values of a column that has to be there, which is then no longer among the columns."""
+        role = role or name
         if (column := self.called(name)) is None:
+            self.refuse_taken(name, role)
             found = ", ".join(map(repr, self.columns)) or "nothing"
             raise EvenlyError(f"{self.path} has no column {name!r} (found: {found}); add it, or name the right one")
+        self.taken[column] = role
         return self.full(column, self.columns.pop(column))
+
+    def refuse_taken(self, name: str, role: str) -> None:
+        """Refuse a column as one thing that is another already."""
+        for column, other in self.taken.items():
+            if column.lower() == name.lower() and name not in self.columns:
+                way = f"name another with {role}=COLUMN, or add a copy of it under another name"
+                if (other, role) == ("label", "groups"):
+                    way = "call it label there, e.g. groups=label,place"
+                raise EvenlyError(f"column {name!r} of {self.path} is the {other} and not for {role} as well; {way}")
 
     def full(self, name: str, values: list[str]) -> list[str]:
         """The values of a column, refused if one is empty."""
@@ -112,10 +128,10 @@ def numbered(values: Sequence[str]) -> tuple[list[str], Integers]:
 
 
 def splits_in(rows: Rows, name: str = "split") -> Names | None:
-    """Takes the column of splits: (N,) names in `SPLITS`, or None where there is no such column."""
-    if rows.called(name) is None:
+    """Takes the column of splits: (N,) names in `SPLITS`, or None where there is no column called split."""
+    if name == "split" and rows.called(name) is None and name not in rows.taken:
         return None
-    given = rows.take(name)
+    given = rows.take(name, "split")
     for value, line in zip(given, rows.lines, strict=True):
         if value.lower() not in SPLIT_NAMES:
             raise EvenlyError(

@@ -20,6 +20,9 @@ from torch.utils.data import Sampler
 from evenly.errors import EvenlyError
 from evenly.randomness import generator
 
+MOST = 10_000
+"""Times that an example is repeated in an epoch at most; the methods' papers have up to 100."""
+
 
 class EpochSampler(Sampler[int]):
     """A sampler whose examples in an epoch are `members()`, visited in an order drawn from (seed, epoch)."""
@@ -74,7 +77,7 @@ class Upsample(EpochSampler):
     Args:
         hard: indices to repeat, each at most once.
         total: the number of examples in the data set.
-        factor: how often a hard example is seen per epoch, a whole number from 1.
+        factor: how often a hard example is seen per epoch, a whole number in 1..`MOST`.
     """
 
     def __init__(self, hard: Any, total: int, factor: int = 2, seed: int = 0) -> None:
@@ -83,9 +86,9 @@ class Upsample(EpochSampler):
         if hard.dtype == torch.bool or (hard.is_floating_point() and len(hard)):
             raise EvenlyError(f"hard examples of type {hard.dtype} are no indices; give integers, e.g. mask.nonzero()")
         hard = hard.long().flatten()
-        if factor != int(factor) or factor < 1:
+        if not 1 <= factor <= MOST or factor != int(factor):
             raise EvenlyError(
-                f"factor {factor} cannot be used to repeat examples; give a whole number from 1 (2 doubles them)"
+                f"factor {factor} cannot be used to repeat examples; give a whole number in 1..{MOST} (2 doubles them)"
             )
         if len(hard) and (int(hard.min()) < 0 or int(hard.max()) >= total):
             outside = int(hard[(hard < 0) | (hard >= total)][0])

@@ -1,7 +1,9 @@
 """The user's own texts or numbers from one CSV file, in the format of `evenly.data.metadata`.
 
 A file with a column of texts is a set of texts, and every column but label and split is an attribute. In any other file
-the columns of numbers are features, standardised by the training rows, and the others are attributes.
+the columns of numbers are features, standardised by the training rows, and the others are attributes. A column that the
+user groups by or calls an attribute is no feature, though it hold numbers: a network is not shown what it is to treat
+alike. `about` says which columns these are.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def table(
         raise EvenlyError(f"{path} lists files; give its folder, with the table in it as metadata.csv")
     class_names, labels = _labels(rows, label)
     splits = splits_in(rows, split)
-    texts = rows.take(text or "text") if text is not None or rows.called("text") is not None else None
+    texts = rows.take(text or "text", "text") if text is not None or rows.called("text") is not None else None
     named = _named(rows, attributes, groups)
     numbers = {} if texts is not None else _features(rows, named)
     if texts is None and not numbers:
@@ -112,11 +114,17 @@ def table(
     parts = divided(strata, splits, validation, test, seed, labels)
     check_classes(path, class_names, labels, parts, drawn=splits is None)
     scaled = None if texts is not None else _standardised(rows, numbers, parts, missing)
+    unseen = [name for name in named if texts is None and _are_numbers(rows.columns[name])]
+    about = f"{len(labels):,} {'texts' if texts is not None else 'rows of numbers'} from {path.name}."
+    if unseen:
+        about += (
+            f" The network is not shown {_listed(unseen)}: what makes groups or is called an attribute is no feature."
+        )
     inputs: Any = texts if scaled is None else scaled.values
     return TableData(
         **in_splits(inputs, labels, columns, by, parts),
         name=path.name.partition(".")[0],
-        about=f"{len(labels):,} {'texts' if texts is not None else 'rows of numbers'} from {path.name}.",
+        about=about,
         class_names=class_names,
         group_names=None if by is None else by.names,
         evaluation_group_names=None if by is None else by.evaluation_names,
@@ -135,7 +143,7 @@ def table(
 
 
 def _labels(rows: Rows, label: str) -> tuple[list[str], Integers]:
-    class_names, labels = numbered(rows.take(label))
+    class_names, labels = numbered(rows.take(label, "label"))
     if len(class_names) == 1:
         raise EvenlyError(
             f"{label} is {class_names[0]!r} in every row of {rows.path}; there is nothing to tell apart: "
@@ -153,20 +161,37 @@ def _named(rows: Rows, attributes: str | None, groups: str | None) -> list[str]:
     """The columns that the user calls attributes, in so many words or by grouping by them."""
     called = [] if attributes is None else [name.strip() for name in attributes.split(",") if name.strip()]
     for name in called:
+        rows.refuse_taken(name, "attributes")
+        if called.count(name) > 1:
+            raise EvenlyError(f"attributes {attributes!r} name {name!r} twice; name each column once")
         if name not in rows.columns:
             raise EvenlyError(f"no attribute of {rows.path} is called {name!r}; there are: {', '.join(rows.columns)}")
     by = [] if groups in (None, "none") else [name for part in columns_of(str(groups)) for name in part]
     for name in by:
+        if name != "label":
+            rows.refuse_taken(name, "groups")
         if name not in ("label", *rows.columns):
             there = ", ".join(("label", *rows.columns))
             raise EvenlyError(f"no attribute to group by is called {name!r} in {rows.path}; there are: {there}")
-    return [*called, *(name for name in by if name != "label")]
+    return list(dict.fromkeys([*called, *(name for name in by if name != "label")]))
 
 
 def _features(rows: Rows, named: list[str]) -> dict[str, Floats]:
     """The columns of numbers that are no attributes."""
     read = {name: _numbers(rows, name, values) for name, values in rows.columns.items() if name not in named}
     return {name: numbers for name, numbers in read.items() if numbers is not None}
+
+
+def _are_numbers(values: list[str]) -> bool:
+    """Whether a column would be a feature."""
+    try:
+        return all(math.isfinite(float(value)) for value in values if value.lower() not in MISSING)
+    except ValueError:
+        return False
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _numbers(rows: Rows, name: str, values: list[str]) -> Floats | None:

@@ -27,9 +27,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from evenly.diagnose.gauss_newton import GaussNewton, Loss, curvature_of, state_of
 from evenly.diagnose.samples import in_eval_mode, samples_of
 from evenly.errors import EvenlyError
+from evenly.options import checks_options
 from evenly.theory.coherence import MEMORY, Coherence, of_hessians, of_stream
 
 
+@checks_options
 def coherence(
     model: nn.Module,
     loss: str | Loss,
@@ -79,8 +81,6 @@ def coherence(
             if sketch is not None:
                 raise EvenlyError(f"sketch {sketch} needs factors; leave it out or take hessian='gauss-newton'")
             return of_hessians(exact_hessians(model, loss, x, y, chunk, memory), ascent=ascent)
-        if hessian != "gauss-newton":
-            raise EvenlyError(f"hessian {hessian!r} is not known; give 'gauss-newton' or 'exact'")
         factors = GaussNewton(model, curvature_of(loss), x, y, chunk=chunk, memory=memory)
         return of_stream(factors, ascent=ascent, sketch=sketch, memory=memory, seed=seed)
 

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from evenly.diagnose.passes import batches, logits_of, split_of
-from evenly.diagnose.samples import in_eval_mode
+from evenly.diagnose.samples import in_eval_mode, tensor_of
 from evenly.engine.losses import predictions
 from evenly.errors import EvenlyError
+from evenly.options import checks_options
 
 
 def forgetting_scores(history: Any) -> Tensor:
@@ -52,6 +53,7 @@ class ForgettingTracker:
         total: how many examples there are; indices are below it.
     """
 
+    @checks_options
     def __init__(self, total: int) -> None:
         if total < 1:
             raise EvenlyError(f"total {total} is no number of examples; give the length of the training set")
@@ -62,7 +64,8 @@ class ForgettingTracker:
 
     def __call__(self, index: Any, right: Any) -> None:
         """Note whether the examples at `index` (B,) were `right` (B,); copies of one count in the order they stand."""
-        index, right = torch.as_tensor(index).detach().cpu(), torch.as_tensor(right).detach().cpu()
+        index = tensor_of(index, "index", "integers (B,)").cpu()
+        right = tensor_of(right, "right", "True or False for each index, (B,)").cpu()
         if index.ndim != 1 or right.shape != index.shape or index.is_floating_point() or index.dtype == torch.bool:
             raise EvenlyError(
                 f"indices {tuple(index.shape)} of {index.dtype} do not go with answers {tuple(right.shape)}; "

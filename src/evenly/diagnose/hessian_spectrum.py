@@ -37,6 +37,7 @@ from evenly.diagnose.gauss_newton import Loss, curvature_of
 from evenly.diagnose.losses import summed
 from evenly.diagnose.samples import check_model, check_order, check_real, in_eval_mode, samples_of
 from evenly.errors import EvenlyError, unknown
+from evenly.options import checks_options
 from evenly.randomness import derive, generator, isolated
 from evenly.theory.lanczos import Extremes, extremes
 
@@ -145,7 +146,8 @@ def hessian_spectrum(
 ) -> dict[int, HessianSpectrum]: ...
 
 
-def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the options
+@checks_options  # type: ignore[misc]  # the overloads do not repeat the options
+def hessian_spectrum(
     model: nn.Module,
     loss: str | Loss,
     data: Any,
@@ -202,12 +204,8 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
             the GPU that the model is on. The run's vectors come on top: a copy of the parameters for each step.
         seed: of the starts and the masks.
     """
-    if not isinstance(top, int) or top < 1:
-        raise EvenlyError(f"top {top!r} is no number of eigenvalues; give at least 1")
-    if which not in ("largest", "magnitude"):
-        raise unknown("order of eigenvalues", str(which), ("largest", "magnitude"))
-    if mode not in ("eval", "train"):
-        raise unknown("mode", str(mode), ("eval", "train"))
+    if top < 1:
+        raise EvenlyError(f"top {top} is no number of eigenvalues; give at least 1")
     if not 0 < tolerance < 1:
         raise EvenlyError(
             f"tolerance {tolerance} is no share of lambda_max; give a number between 0 and 1, such as 1e-3"
@@ -219,6 +217,8 @@ def hessian_spectrum(  # type: ignore[misc]  # the overloads do not repeat the o
         raise EvenlyError(
             f"most_steps {most_steps} cannot show {top} eigenvalues; give at least {top}, or a smaller top"
         )
+    if memory is not None and memory < 0:
+        raise EvenlyError(f"memory {memory} is no number of bytes; give 0 to keep no graphs, or more")
     _check_kinds(model, loss, data, by, batch_size)
     shapes = _chosen(model, parameters)
     check_real(model, shapes)
@@ -417,7 +417,7 @@ class _Summed:
 
 
 def _check_kinds(model: Any, loss: Any, data: Any, by: Any, batch_size: Any) -> None:
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+    if batch_size is not None and batch_size < 1:
         raise EvenlyError(f"batch_size {batch_size} is no number of samples; give at least 1")
     if not isinstance(loss, str) and (not callable(loss) or isinstance(loss, type)):
         said = loss.__name__ if isinstance(loss, type) else repr(loss)

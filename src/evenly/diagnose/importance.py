@@ -29,11 +29,12 @@ from torch import Tensor, nn
 
 from evenly.data.contract import Split
 from evenly.diagnose.passes import batches, check_labels, logits_of, run, split_of
-from evenly.diagnose.samples import check_real, in_eval_mode
+from evenly.diagnose.samples import check_real, in_eval_mode, tensor_of
 from evenly.engine.features import last_linear
 from evenly.engine.losses import losses, single
 from evenly.errors import EvenlyError
 from evenly.optim.foreach import alike, norm
+from evenly.options import checks_options
 from evenly.randomness import generator
 from evenly.theory.spiral import gini as over_last
 
@@ -62,7 +63,7 @@ def importance_weights(
         batch_size: take the ascent's gradient over batches of so many examples, drawn by `seed`, and look at each
             batch from its own phantom weights, as a step of SAM does; without it, over all examples.
     """
-    check_options(rho, kind=kind, params=params, batch_size=batch_size)
+    check_options(rho, kind=kind, params=params, batch_size=batch_size, seed=seed)
     split = split_of(data)
     order = torch.arange(len(split))
     parts: Iterable[Tensor] = [order]
@@ -79,17 +80,21 @@ def importance_weights(
     return found
 
 
+@checks_options
 def check_options(
-    rho: Any = 0.0, *, kind: Any = "sam", params: Any = None, batch_size: Any = None, seed: int = 0
+    rho: float = 0.0,
+    *,
+    kind: Literal["sam", "lsam"] = "sam",
+    params: Any = None,
+    batch_size: int | None = None,
+    seed: int = 0,
 ) -> None:
     """Refuse options of `importance_weights` that cannot be used."""
-    if not isinstance(rho, int | float) or isinstance(rho, bool) or not math.isfinite(rho) or rho < 0:
+    if rho < 0:
         raise EvenlyError(f"rho {rho} is no length; give 0 or more")
-    if kind not in ("sam", "lsam"):
-        raise EvenlyError(f"kind {kind!r} is not known; give 'sam' or 'lsam'")
     if params is not None and kind == "sam":
         raise EvenlyError("params are given, and SAM perturbs all parameters; leave them out or take kind='lsam'")
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+    if batch_size is not None and batch_size < 1:
         raise EvenlyError(f"batch_size {batch_size} is no number of examples; give at least 1, or None for all")
 
 
@@ -98,8 +103,8 @@ def from_logits(logits: Any, labels: Any) -> Tensor:
 
     Accurate however small: the probability of the other classes is summed, not taken from one.
     """
-    f: Tensor = torch.as_tensor(logits).detach().double()
-    y: Tensor = torch.as_tensor(labels).detach().long()
+    f = tensor_of(logits, "logits", "(N, K)").double()
+    y = tensor_of(labels, "labels", "(N,)").long()
     if f.ndim not in (1, 2) or y.shape != f.shape[:1]:
         raise EvenlyError(f"logits {tuple(f.shape)} do not go with labels {tuple(y.shape)}; give (N, K) and (N,)")
     check_labels(f, y)
@@ -195,10 +200,7 @@ def gini_if_any(weights: Tensor) -> float:
 
 def _shares(weights: Any) -> Tensor:
     """The weights in ascending order, the largest 1."""
-    try:
-        ordered: Tensor = torch.as_tensor(weights).detach().cpu().double()
-    except (TypeError, ValueError, RuntimeError):
-        raise EvenlyError("weights cannot be read as numbers; give one for each example, (N,)") from None
+    ordered = tensor_of(weights, "weights", "one for each example, (N,)").cpu().double()
     if ordered.ndim != 1 or not len(ordered):
         raise EvenlyError(f"weights have shape {tuple(ordered.shape)}; give one number for each example, (N,)")
     if not bool(ordered.isfinite().all()) or float(ordered.min()) < 0:
@@ -256,7 +258,7 @@ def importance_map(weights: Any, easy: Any, hard: Any, bins: int | tuple[Any, An
 
 
 def _column(values: Any, name: str) -> np.ndarray:
-    column = torch.as_tensor(values).detach().cpu().double()
+    column = tensor_of(values, name, "finite ones (N,)").cpu().double()
     if column.ndim != 1 or not len(column) or not bool(column.isfinite().all()):
         raise EvenlyError(f"{name} of shape {tuple(column.shape)} cannot be used; give finite numbers (N,)")
     array: np.ndarray = column.numpy()

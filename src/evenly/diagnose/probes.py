@@ -31,9 +31,11 @@ from torch import Tensor, nn
 from evenly.data.contract import Data, Split
 from evenly.diagnose.passes import split_of
 from evenly.diagnose.representations import features_at
+from evenly.diagnose.samples import tensor_of
 from evenly.engine.accuracy import wilson
 from evenly.engine.losses import losses
 from evenly.errors import EvenlyError, unknown
+from evenly.options import checks_options
 from evenly.randomness import derive, generator
 
 Columns = Mapping[str, Tensor]
@@ -85,7 +87,7 @@ class Probe:
 
     def logits(self, features: Any) -> Tensor:
         """Of features (N, D): (N, V), or (N,) for two values, positive for the second."""
-        rows: Tensor = torch.as_tensor(features).detach().cpu().double().flatten(1)
+        rows = tensor_of(features, "features", "(N, D)").cpu().double().flatten(1)
         logits: Tensor = rows @ self.weights.T + self.bias
         return logits[:, 0] if len(self.values) == 2 else logits
 
@@ -94,7 +96,7 @@ class Probe:
 
         Positive where the probe's answer is the label: for two values that stand for the two labels, in order.
         """
-        labels = torch.as_tensor(labels).detach().cpu()
+        labels = tensor_of(labels, "labels", "0 and 1, (N,)").cpu()
         if len(self.values) != 2 or not bool(((labels == 0) | (labels == 1)).all()):
             raise EvenlyError(
                 f"{self.attribute} has {len(self.values)} values and labels are {sorted(set(labels.tolist()))[:3]}; "
@@ -104,13 +106,14 @@ class Probe:
         return signed
 
 
+@checks_options
 def probe(
     model: nn.Module,
     data: Any,
     attribute: Any,
     *,
     held_out: Any = None,
-    against: Sequence[str] | None = None,
+    against: str | Sequence[str] | None = None,
     balance: bool = True,
     layer: str | None = None,
     seed: int = 0,
@@ -124,13 +127,14 @@ def probe(
     return found[name]
 
 
+@checks_options
 def probes(
     model: nn.Module,
     data: Any,
     attributes: Sequence[str] | Mapping[str, Any] | None = None,
     *,
     held_out: Any = None,
-    against: Sequence[str] | None = None,
+    against: str | Sequence[str] | None = None,
     balance: bool = True,
     layer: str | None = None,
     seed: int = 0,

@@ -37,7 +37,7 @@ from evenly.diagnose.samples import check_model, check_real, in_eval_mode
 from evenly.engine.losses import single
 from evenly.errors import EvenlyError, unknown
 from evenly.models.weights import READERS, load_weights
-from evenly.options import options_of
+from evenly.options import checked, kinds_of, options_of
 from evenly.randomness import isolated
 
 SAMPLES = 1000
@@ -90,9 +90,9 @@ class Recorder:
         importance = {"rho": importance} if isinstance(importance, int | float) else importance
         if not isinstance(importance, Mapping | None):
             raise EvenlyError(f"importance {importance!r} is no length; give rho, e.g. 0.05, or options by name")
-        for name in importance or ():
-            if name not in options_of(importance_weights):
-                raise unknown("option of importance", str(name), options_of(importance_weights))
+        kinds = kinds_of(importance_weights)
+        kinds = {name: kinds[name] for name in options_of(importance_weights)}
+        importance = None if importance is None else checked("option of importance", importance, kinds)
         check_options(**importance or {})
         if spectrum is not None and not callable(spectrum) and (not isinstance(spectrum, int) or spectrum < 1):
             raise EvenlyError(f"spectrum {spectrum} is no number of eigenvalues; give 1 or more, or a function")

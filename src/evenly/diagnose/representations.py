@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from evenly.data.contract import Split
 from evenly.diagnose.passes import batches, run, split_of
-from evenly.diagnose.samples import check_model, in_eval_mode
+from evenly.diagnose.samples import check_model, in_eval_mode, tensor_of
 from evenly.engine.features import as_rows, last_linear
 from evenly.errors import EvenlyError, unknown
+from evenly.options import checks_options
 from evenly.randomness import derive
 
 PERPLEXITY = 30.0
@@ -28,6 +29,7 @@ MOST_DIMENSIONS = 50
 """Features are brought to this many principal components before t-SNE (van der Maaten and Hinton 2008, section 4.1)."""
 
 
+@checks_options
 def representations(model: nn.Module, data: Any, *, layer: str | None = None) -> Tensor:
     """The features of every example, in the order of storage: (N, D) on the CPU, in the model's precision.
 
@@ -102,6 +104,7 @@ def _of_layer(seen: dict[str, Any], count: int, model: nn.Module, layer: str) ->
     return found.mean((2, 3)) if found.ndim == 4 and len(found) == count else found.reshape(count, -1)
 
 
+@checks_options
 def embedding(features: Any, *, perplexity: float = PERPLEXITY, seed: int = 0) -> Tensor:
     """Places of the rows of `features` (N, D) in the plane by t-SNE (van der Maaten and Hinton 2008), (N, 2) float32.
 
@@ -139,7 +142,7 @@ def embedding(features: Any, *, perplexity: float = PERPLEXITY, seed: int = 0) -
 
 
 def _matrix(features: Any) -> np.ndarray:
-    rows = torch.as_tensor(features).detach().cpu().double()
+    rows = tensor_of(features, "features", "a row for each example, (N, D)").cpu().double()
     if rows.ndim < 2 or not len(rows):
         raise EvenlyError(f"features have shape {tuple(rows.shape)}; give a row for each example, (N, D)")
     if not bool(rows.isfinite().all()):

@@ -20,14 +20,16 @@ from torch.overrides import TorchFunctionMode
 
 from evenly.diagnose.passes import logits_of
 from evenly.diagnose.representations import named_layer
-from evenly.diagnose.samples import check_model, in_eval_mode, like_of
+from evenly.diagnose.samples import check_model, in_eval_mode, like_of, tensor_of
 from evenly.engine.losses import predictions, single
 from evenly.errors import EvenlyError
+from evenly.options import checks_options
 
 CHUNK = 16
 """Images whose gradients are taken at once."""
 
 
+@checks_options
 def grad_cam(model: nn.Module, images: Any, targets: Any = None, layer: str | None = None) -> Tensor:
     """Heat maps (N, H, W) float32 in [0, 1] on the CPU, each with the largest value 1; 0 where nothing speaks for c.
 
@@ -41,7 +43,7 @@ def grad_cam(model: nn.Module, images: Any, targets: Any = None, layer: str | No
             last convolution, of those with more than one position, that the logits depend on.
     """
     check_model(model)
-    x = torch.as_tensor(images).detach()
+    x = tensor_of(images, "images", "(N, C, H, W)")
     if x.ndim != 4 or not len(x):
         raise EvenlyError(f"images have shape {tuple(x.shape)}; give (N, C, H, W)")
     x = x.float() / 255 if x.dtype == torch.uint8 else x
@@ -144,7 +146,7 @@ def _score(logits: Tensor, targets: Tensor | None) -> Tensor:
 
 
 def _targets(targets: Any, count: int) -> Tensor:
-    classes = torch.as_tensor(targets).detach()
+    classes = tensor_of(targets, "targets", "one class for each image, or one for all")
     if classes.is_floating_point() or classes.dtype == torch.bool or classes.shape not in ((), (count,)):
         raise EvenlyError(
             f"targets of shape {tuple(classes.shape)} and type {classes.dtype} do not go with {count} images; "

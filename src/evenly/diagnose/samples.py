@@ -86,6 +86,15 @@ def _pair(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     return (x.float() / 255 if x.dtype == torch.uint8 else x), y
 
 
+def tensor_of(values: Any, name: str, give: str) -> Tensor:
+    """Values as a tensor outside of any graph; refused by name, with what to `give`, where they are no numbers."""
+    try:
+        found: Tensor = torch.as_tensor(values).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise EvenlyError(f"{name} cannot be read as numbers; give {give}") from None
+    return found
+
+
 def check_order(data: Any) -> None:
     """Refuse a DataLoader whose order is not that of its Dataset, where what is found is told example by example."""
     if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):

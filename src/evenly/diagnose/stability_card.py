@@ -25,6 +25,7 @@ from evenly.diagnose.gauss_newton import GaussNewton, curvature_of
 from evenly.diagnose.losses import gradient_norm, mean_loss
 from evenly.diagnose.samples import in_eval_mode, samples_of
 from evenly.errors import EvenlyError
+from evenly.options import checks_options
 from evenly.theory.coherence import MEMORY
 from evenly.theory.stability import (
     Hessians,
@@ -193,6 +194,7 @@ class StabilityCard:
         return {name: _plain(value) for name, value in content.items()}
 
 
+@checks_options
 def judge(
     judged: Minimum | Hessians,
     *,
@@ -227,6 +229,7 @@ def judge(
     )  # fmt: skip
 
 
+@checks_options
 def stability_card(
     model: nn.Module,
     loss: Any,

@@ -23,6 +23,7 @@ from evenly.diagnose.coherence import coherence
 from evenly.diagnose.losses import mean_loss
 from evenly.diagnose.samples import samples_of
 from evenly.errors import EvenlyError
+from evenly.options import checks_options
 from evenly.randomness import isolated
 
 COLUMNS = ("coherence", "sample_sharpness", "sharpness", "sigma", "loss")
@@ -42,8 +43,9 @@ class CoherenceTracker:
         options: further options of `evenly.coherence`, e.g. ``sketch``.
     """
 
+    @checks_options
     def __init__(self, loss: Any, data: Any, *, every: int = 1, ascent: float = 0.0, **options: Any) -> None:
-        if every != int(every) or every < 1:
+        if every < 1:
             raise EvenlyError(f"every {every} never comes round; give a whole number from 1")
         self.loss, self.every, self.ascent, self.options = loss, int(every), ascent, options
         self.x, self.y = samples_of(data)

@@ -58,6 +58,9 @@ class _Indexed(Dataset[Any]):
 class Batches:
     """Batches of a split on a device. `batch_size` None is the full batch: everything in one step.
 
+    The last batch of an epoch may be smaller; where a single example would be left over it joins the batch before,
+    which then has `batch_size` + 1, since batch normalisation needs two.
+
     Args:
         augment: what happens to uint8 images in `epoch`; nothing where not given, and never in `in_order`.
         seed: of the augmentation, which is a function of (seed, epoch, example and which copy of it).

@@ -83,7 +83,8 @@ class Fit:
         optimizer: a name ("sgd", "adam", "adamw", "sam", at evenly's default rates), or a function from parameters to
             an optimizer.
         schedule: a function from progress in [0, 1) to a factor on the learning rate, applied per epoch.
-        batch_size: None for full-batch training.
+        batch_size: None for full-batch training. What is left over at the end of an epoch is a smaller batch, but a
+            single example joins the batch before it.
         select: a rule of `RULES`.
         evaluate_every: epochs between looks at the validation set (the last epoch is always looked at); None: no look.
         budget: stop after the step that reaches this many example-gradients, instead of after `epochs`.

@@ -35,6 +35,8 @@ from evenly.randomness import derive, generator
 STRENGTHS = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
 """Inverse strengths of the penalty to choose from, the paper's."""
 
+MOST_DRAWS = 10_000
+
 
 @method(needs_groups=True)
 def dfr(model: Factory, data: Data, fit: Fit, *, on: Literal["train", "validation"] = "train", draws: int = 10) -> Run:
@@ -50,11 +52,13 @@ def dfr(model: Factory, data: Data, fit: Fit, *, on: Literal["train", "validatio
             "on 'validation' fits the last layer there, so that nothing is left to measure it on; give a test set, or "
             "use on='train'"
         )
-    if draws < 1:
-        raise EvenlyError(f"draws {draws} fit no last layer; give a whole number from 1, 10 in the paper")
+    if not 1 <= draws <= MOST_DRAWS:
+        does = "fit no last layer" if draws < 1 else "would take days"
+        raise EvenlyError(f"draws {draws} {does}; give a whole number in 1..{MOST_DRAWS}, 10 in the paper")
     if len(present := split.labels.unique()) < data.classes:
         missing = next(k for k in range(data.classes) if k not in present)
         raise EvenlyError(f"class {missing} has no {on} example to fit a last layer to; use on='train'")
+    drawn(split, data.classes, draws, fit.seed)  # refuses before anything is trained
     name = output_layer(model(), split)
     run = fit(model(), data)
     found = kept(fit, "last_layer", lambda: last_layer(run.features(split), split, data.classes, draws, fit.seed))
@@ -82,16 +86,14 @@ def last_layer(features: Tensor, split: Split, classes: int, draws: int, seed: i
     labels, groups = split.labels.cpu(), split.groups.cpu()
     scaler = StandardScaler().fit(features.double().numpy())
     x = torch.from_numpy(scaler.transform(features.double().numpy()))
-    fitted, held_out = halves(groups, seed)
+    half, held_out, sets = drawn(split, classes, draws, seed)
     best, C = (-1.0, 0.0), STRENGTHS[0]
     if len(held_out):
-        members = fitted[draw(groups[fitted], seed, "half")]
         for strength in STRENGTHS:
-            weight, bias = regression(x[members], labels[members], classes, strength, seed)
+            weight, bias = regression(x[half], labels[half], classes, strength, seed)
             reached = group_accuracy(x[held_out] @ weight.T + bias, labels[held_out], groups[held_out])
             if (reached.worst, reached.mean) > best:
                 best, C = (reached.worst, reached.mean), strength
-    sets = [draw(groups, seed, number) for number in range(draws)]
     layers = [regression(x[members], labels[members], classes, C, seed) for members in sets]
     weight, bias = (torch.stack(parts).mean(0) for parts in zip(*layers, strict=True))
     weight = weight / torch.from_numpy(scaler.scale_)
@@ -114,12 +116,6 @@ def regression(x: Tensor, labels: Tensor, classes: int, C: float, seed: int) -> 
     # scikit-learn from 1.8 names the L1 penalty by its share
     named = inspect.signature(LogisticRegression).parameters["penalty"].default == "deprecated"
     penalty: dict[str, Any] = {"l1_ratio": 1.0} if named else {"penalty": "l1"}
-    if len(there := labels.unique()) < classes:
-        missing = next(k for k in range(classes) if k not in there)
-        raise EvenlyError(
-            f"a group-balanced draw of {len(labels)} examples holds none of class {missing}; make the groups of one "
-            "class each, or give the smallest one more examples"
-        )
     rows = []
     for label in [1] if classes == 2 else range(classes):
         model = LogisticRegression(C=C, solver="liblinear", max_iter=1000, random_state=seed % 2**32, **penalty)
@@ -139,6 +135,24 @@ def halves(groups: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         first.append(members[: -(-len(members) // 2)])
         second.append(members[-(-len(members) // 2) :])
     return torch.cat(first), torch.cat(second)
+
+
+def drawn(split: Split, classes: int, draws: int, seed: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Indices of the draw that the strength is chosen by, of the examples held out from it, and of the draws that the
+    layer is fitted to; refused where one of them lacks a class."""
+    assert split.groups is not None
+    labels, groups = split.labels.cpu(), split.groups.cpu()
+    fitted, held_out = halves(groups, seed)
+    half = fitted[draw(groups[fitted], seed, "half")]
+    sets = [draw(groups, seed, number) for number in range(draws)]
+    for members in [half, *sets] if len(held_out) else sets:
+        if len(there := labels[members].unique()) < classes:
+            missing = next(k for k in range(classes) if k not in there)
+            raise EvenlyError(
+                f"a group-balanced draw of {len(members)} examples holds none of class {missing}; make the groups of "
+                "one class each, or give the smallest one more examples"
+            )
+    return half, held_out, sets
 
 
 def draw(groups: Tensor, seed: int, which: int | str) -> Tensor:

@@ -6,7 +6,8 @@ Weights q over groups rise with the groups' losses, and the objective is the q-w
 
 The term in C is their adjustment for small groups. Batches are drawn with all groups equally often. A group that is
 absent from a batch says nothing about its loss: its weight stays as it is, and the groups present share what they had
-together.
+together. The logarithms of the weights are kept: a weight that would underflow to 0 could never rise again, and a batch
+of such groups alone would have no weights at all.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from evenly.engine import Batch, Fit, Run, State
 from evenly.engine.steps import Objective
 from evenly.errors import EvenlyError
 from evenly.methods.registry import Factory, method
+
+LARGEST = 1e6
+"""Of step_size and C: from here on the costliest group of a batch has all the weight at every step."""
 
 
 @method(needs_groups=True)
@@ -35,8 +39,11 @@ def worst_group(counts: Tensor, step_size: float, C: float, fit: Fit) -> tuple[O
         raise EvenlyError(f"step_size {step_size} never moves the groups' weights; give a number above 0")
     if C < 0:
         raise EvenlyError(f"C {C} would favour large groups; give a number from 0")
+    for name, value in (("step_size", step_size), ("C", C)):
+        if value > LARGEST:
+            raise EvenlyError(f"{name} {value:g} gives one group all the weight; give a number up to {LARGEST:g}")
     present = counts > 0
-    q = present.double() / present.sum()
+    log_q = (present.double() / present.sum()).log()
     margin = (C / counts.clamp(min=1).double().sqrt()).to(fit.device)
 
     def objective(losses: Tensor, batch: Batch, state: State) -> Tensor:
@@ -44,10 +51,10 @@ def worst_group(counts: Tensor, step_size: float, C: float, fit: Fit) -> tuple[O
         group_losses, here = mean_by_group(losses, batch.group, len(counts))
         if batch.first:
             adjusted = group_losses.detach() + margin
-            state["q"] = exponentiated(state["q"], adjusted, here, step_size)
-        return (state["q"].to(losses) * group_losses).sum()
+            state["log_q"] = exponentiated(state["log_q"], adjusted, here, step_size)
+        return (state["log_q"].exp().to(losses) * group_losses).sum()
 
-    return objective, {"q": q}
+    return objective, {"log_q": log_q}
 
 
 def balanced(groups: Tensor, fit: Fit) -> EpochSampler:
@@ -63,7 +70,7 @@ def mean_by_group(losses: Tensor, group: Tensor, count: int) -> tuple[Tensor, Te
     return sums / sizes.to(losses.dtype).clamp(min=1), sizes > 0
 
 
-def exponentiated(q: Tensor, group_losses: Tensor, here: Tensor, step_size: float) -> Tensor:
-    """The update of q (G,): groups present share the weight they had; the others keep theirs."""
-    logits = torch.where(here, q.log() + step_size * group_losses, -torch.inf)
-    return torch.where(here, (q * here).sum() * logits.softmax(0), q)
+def exponentiated(log_q: Tensor, group_losses: Tensor, here: Tensor, step_size: float) -> Tensor:
+    """The update of log q (G,): groups present share the weight they had; the others keep theirs."""
+    had, raised = (torch.where(here, each, -torch.inf) for each in (log_q, log_q + step_size * group_losses))
+    return torch.where(here, raised.log_softmax(0) + had.logsumexp(0), log_q)

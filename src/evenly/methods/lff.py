@@ -9,7 +9,8 @@ the debiased one, f_D, the cross-entropy weighted by the relative difficulty
     W(x) = CE_B(x) / (CE_B(x) + CE_D(x)),
 
 large where f_B fails and f_D does not. As in the paper's experiments, W is taken of moving averages of each example's
-losses, and those are divided by the largest of the example's class. Both networks start from the same weights. SAM and
+losses, and those are divided by the largest of the example's class. Each network starts from a draw of its own, as in
+the authors' code, f_D from the one that ERM has at that seed; a module or weights given are where both start. SAM and
 ASAM perturb both at once, their radius spans the two.
 
 W feeds on itself: what f_D comes to fail at weighs less from then on. Where the training loss, which is f_D's on all
@@ -34,6 +35,9 @@ from evenly.methods.registry import Factory, method
 TINY = 1e-8
 """Added to what is divided by."""
 
+LEAST_Q = 1e-4
+"""Below it the generalised cross-entropy is the cross-entropy to within rounding, and lost to rounding itself."""
+
 
 class Pair(nn.Module):
     """Both networks: in training the outputs of each, in eval mode the debiased one's."""
@@ -52,8 +56,10 @@ def lff(model: Factory, data: Data, fit: Fit, *, q: float = 0.7, average: float 
 
     `q` is that of the generalised cross-entropy, `average` the share of the past in the losses' moving averages.
     """
-    if not 0 < q <= 1:
-        raise EvenlyError(f"q {q} is outside the generalised cross-entropy; give a number in (0, 1], 0.7 in the paper")
+    if not LEAST_Q <= q <= 1:
+        raise EvenlyError(
+            f"q {q} is outside the generalised cross-entropy; give a number in [{LEAST_Q:g}, 1], 0.7 in the paper"
+        )
     if not 0 <= average < 1:
         raise EvenlyError(f"average {average} leaves no weight to the losses of now; give a number in [0, 1)")
     labels = data.train.labels.to(fit.device)
@@ -70,7 +76,7 @@ def lff(model: Factory, data: Data, fit: Fit, *, q: float = 0.7, average: float 
 
     if (observe := data.observe) is not None:
         data = replace(data, observe=lambda _: observe(pair.debiased))
-    pair = Pair(model(), model())
+    pair = Pair(model(1), model())
     run = fit(pair, data, objective=objective, state={"losses": past}, look=look_at_both, gradients=2)
     run.model = pair.debiased
     return run

@@ -47,13 +47,16 @@ def pde(
         raise EvenlyError(
             f"warmup_epochs {warmup_epochs} does not fit a run of {fit.epochs} epochs; give 1..{fit.epochs}"
         )
-    if not decay > 0:
-        raise EvenlyError(f"decay {decay} stops learning after the warm-up; give a factor above 0")
+    if not 0 < decay <= 1:
+        does = "stops learning" if decay <= 0 else "raises the learning rate"
+        raise EvenlyError(f"decay {decay} {does} after the warm-up; give a factor in (0, 1]")
     every = max(1, (fit.epochs - warmup_epochs) // 10) if every is None else every
     if add is None:
         balanced = ProgressiveExpansion(data.train.groups, warmup_epochs, cap=cap)
         add = max(1, balanced.size(0) // 20)
     sampler = ProgressiveExpansion(data.train.groups, warmup_epochs, every, add, cap, draw, fit.seed)
+    if sampler.add == 0 or (isinstance(sampler.add, list) and not any(sampler.add)):
+        raise EvenlyError(f"add {add} never expands the balanced set; give numbers from 1, or use subsample")
 
     def schedule(progress: float) -> float:
         return fit.schedule(progress) * (decay if progress >= warmup_epochs / fit.epochs else 1.0)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from evenly.data.contract import Data
 from evenly.engine import Fit, Run
 from evenly.errors import EvenlyError, unknown
+from evenly.models import Factory
 from evenly.options import checked, kinds_of, options_of
 
-Factory = Callable[[], nn.Module]
+__all__ = ["METHODS", "Factory", "Method", "find", "method"]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 
 from evenly.data import Data
+from evenly.data.samplers import MOST
 from evenly.engine import Fit, Run
 from evenly.errors import EvenlyError
 from evenly.methods.early import train_early
@@ -24,8 +25,9 @@ from evenly.methods.useful import costlier_clusters, splittable
 @method()
 def upweight(model: Factory, data: Data, fit: Fit, *, separating_epoch: int | None = None, factor: float = 2.0) -> Run:
     """Find the examples without easy features early, weigh their losses up, retrain."""
-    if not factor >= 1:
-        raise EvenlyError(f"factor {factor} would weigh the hard examples down; give a number from 1 (2 doubles them)")
+    if not 1 <= factor <= MOST:
+        does = "weigh the hard examples down" if factor < 1 else "leave nothing of the others"
+        raise EvenlyError(f"factor {factor:g} would {does}; give a number in 1..{MOST} (2 doubles them)")
     splittable(data.train.labels)
     early = train_early(model, data, fit, separating_epoch)
     hard = early.choose(fit, lambda: costlier_clusters(early, "probabilities", fit.seed))

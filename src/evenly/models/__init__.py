@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from evenly.errors import EvenlyError, unknown
@@ -27,8 +29,8 @@ from evenly.models.weights import Loaded, load_weights
 from evenly.randomness import derive, isolated
 
 __all__ = [
-    "MLP", "MODELS", "RECIPES", "TEXT_MODELS", "VGG", "BagOfWords", "ConvNet", "CubicCNN", "DenseNet", "Loaded",
-    "MobileNetV2", "PreActResNet", "ResNet", "ThreeConvNet", "ViT", "encoded", "factory", "load_weights",
+    "MLP", "MODELS", "RECIPES", "TEXT_MODELS", "VGG", "BagOfWords", "ConvNet", "CubicCNN", "DenseNet", "Factory",
+    "Loaded", "MobileNetV2", "PreActResNet", "ResNet", "ThreeConvNet", "ViT", "encoded", "factory", "load_weights",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -162,6 +164,12 @@ def find(name: str) -> tuple[str, Callable[..., nn.Module]]:
     raise unknown("model", name, [*MODELS, *TEXT_MODELS])
 
 
+class Factory(Protocol):
+    """Builds a network in its initial state; `draw` numbers others of the same seed."""
+
+    def __call__(self, draw: int = 0) -> nn.Module: ...
+
+
 def factory(
     model: str | nn.Module | Callable[[], nn.Module],
     shape: Shape,
@@ -170,10 +178,11 @@ def factory(
     *,
     texts: Sequence[str] | None = None,
     **options: Any,
-) -> tuple[Callable[[], nn.Module], str]:
+) -> tuple[Factory, str]:
     """A function that builds the network in its initial state, the same at every call, and the network's name.
 
-    The initial weights depend on the seed alone; a module given as it stands is its own initial state, copied.
+    The initial weights depend on the seed and the draw alone; a module given as it stands is its own initial state,
+    copied, whatever the draw.
 
     Args:
         texts: the training texts, where the inputs are texts; a model by name has to be one for texts then.
@@ -186,7 +195,7 @@ def factory(
         )
     if isinstance(model, nn.Module):
         given = model
-        return lambda: copy.deepcopy(given), f"{type(model).__name__} as given"
+        return lambda draw=0: copy.deepcopy(given), f"{type(model).__name__} as given"
     if isinstance(model, str):
         weights = options.get("weights")
         own = {key: value for key, value in options.items() if key != "weights"}
@@ -195,6 +204,10 @@ def factory(
         def build() -> nn.Module:
             with _explained(name, own):
                 network = make()
+            if own and (empty := [path for path, weight in network.named_parameters() if not weight.numel()]):
+                raise EvenlyError(
+                    f"{name} has no weights in {empty[0]} with options {own}; give widths from 1, see its docstring"
+                )
             if weights is not None:
                 load_weights(network, weights)
             return network
@@ -203,8 +216,8 @@ def factory(
     else:
         raise EvenlyError(f"a model is a name, a function that builds one, or a module, not a {type(model).__name__}")
 
-    def fresh() -> nn.Module:
-        with isolated(derive(seed, "model")):
+    def fresh(draw: int = 0) -> nn.Module:
+        with isolated(derive(seed, "model", draw) if draw else derive(seed, "model")):
             network = build()
         if not isinstance(network, nn.Module):
             raise EvenlyError(f"{name}() returned a {type(network).__name__}; it must build a torch.nn.Module")
@@ -235,6 +248,13 @@ def _maker(
 @contextmanager
 def _explained(name: str, options: dict[str, Any]) -> Iterator[None]:
     try:
-        yield
-    except TypeError as error:
-        raise EvenlyError(f"{name} cannot be built with options {options} ({error}); see its docstring") from None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # refused with what made them
+            yield
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, RuntimeError, IndexError, ArithmeticError) as error:
+        if not options and not isinstance(error, TypeError):
+            raise
+        said = str(error).partition("\n")[0]
+        raise EvenlyError(f"{name} cannot be built with options {options} ({said}); see its docstring") from None

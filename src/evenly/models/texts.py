@@ -1,6 +1,7 @@
 """Networks for texts. Each has `encode`, which turns N strings into token ids, int64 (N, L), and reads those ids.
 
-Whatever trains or looks at a network sees the ids; `encoded` makes them, once, of all splits of a data set.
+Whatever trains or looks at a network sees the ids; `encoded` makes them of all splits of a data set. The texts keep
+them for networks that say by `encoding` that they encode alike, such as those of a comparison's arms.
 
     bag_of_words        which words occur, weighted by how rare they are; needs nothing but the training texts
     hf:FOLDER           a sequence classifier of transformers with its tokenizer, saved in a local folder
@@ -9,8 +10,9 @@ Whatever trains or looks at a network sees the ids; `encoded` makes them, once, 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -52,7 +54,16 @@ class Vocabulary:
 
     @classmethod
     def of(cls, texts: Sequence[str], min_count: int = 2, max_words: int = 20_000) -> Vocabulary:
-        """The words that at least `min_count` texts have, the `max_words` most frequent of them."""
+        """The words that at least `min_count` texts have, the `max_words` most frequent of them; the last are kept."""
+        key = (Texts(texts).fingerprint(), min_count, max_words)
+        found = _VOCABULARIES.pop(key, None) or cls._found(texts, min_count, max_words)
+        _VOCABULARIES[key] = found
+        while len(_VOCABULARIES) > MOST_KEPT:
+            del _VOCABULARIES[next(iter(_VOCABULARIES))]
+        return found
+
+    @classmethod
+    def _found(cls, texts: Sequence[str], min_count: int, max_words: int) -> Vocabulary:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         try:
@@ -62,6 +73,11 @@ class Vocabulary:
                 f"no word is in {min_count} of the {len(texts)} training texts ({error}); lower min_count"
             ) from None
         return cls(tuple(found.get_feature_names_out().tolist()), tuple(found.idf_.tolist()))
+
+
+_VOCABULARIES: dict[tuple[str, int, int], Vocabulary] = {}
+MOST_KEPT = 4
+"""Vocabularies that are kept, by the texts' content: the arms of a comparison learn from the same texts."""
 
 
 class BagOfWords(nn.Module):
@@ -103,6 +119,11 @@ class BagOfWords(nn.Module):
             layers += [nn.ReLU(), *([nn.Dropout(dropout)] if dropout else []), nn.Linear(before, after)]
         self.layers = nn.Sequential(*layers)
 
+    @property
+    def encoding(self) -> Hashable:
+        """All that `encode` depends on."""
+        return self.vocabulary, self.max_length
+
     def encode(self, texts: Sequence[str]) -> Tensor:
         """(N, L): the ids of each text's known words, each once, and zeros; L is the largest number of them."""
         found = []
@@ -136,6 +157,15 @@ class SequenceClassifier(nn.Module):
         super().__init__()
         self.network, self.tokenizer, self.max_length = network, tokenizer, max_length
         self.pad = int(tokenizer.pad_token_id)
+
+    @property
+    def encoding(self) -> Hashable:
+        """All that `encode` depends on; None of a tokenizer that cannot be written down."""
+        rules = getattr(self.tokenizer, "backend_tokenizer", None)
+        if rules is None:
+            return None
+        sides = (self.tokenizer.padding_side, self.tokenizer.truncation_side)
+        return hashlib.sha256(rules.to_str().encode()).hexdigest(), sides, self.pad, self.max_length
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """(N, L) token ids as the tokenizer makes them, cut to `max_length`, padded to the longest."""
@@ -257,7 +287,11 @@ def encoded(data: Data, network: nn.Module) -> Data:
             f"{type(network).__name__} cannot read texts, for it has no method encode(texts); give one that returns "
             "token ids (N, L), or use bag_of_words or hf:FOLDER"
         )
-    ids: dict[str, Tensor] = {name: encode(split.texts) for name, split in data.splits.items()}
+    by = getattr(network, "encoding", None)
+    ids: dict[str, Tensor] = {}
+    for name, split in data.splits.items():
+        assert isinstance(split.inputs, Texts)
+        ids[name] = split.inputs.ids(encode, by)
     longest = max(part.shape[1] for part in ids.values())
     pad = int(getattr(network, "pad", 0))
     parts: dict[str, Any] = {}

@@ -75,7 +75,12 @@ def builder(
         raise unknown("optimizer", name_or_function, OPTIMIZERS)
     if not lr > 0:
         raise EvenlyError(f"lr {lr} does not train; give a number above 0")
+    if momentum >= 1:
+        raise EvenlyError(f"momentum {momentum} never forgets a gradient, so steps grow without end; give one below 1")
     settings: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "rho": rho}
+    for name, value in settings.items():
+        if abs(value) > torch.finfo(torch.float32).max:
+            raise EvenlyError(f"{name} {value:g} is more than a float32 can hold; give a smaller number")
     make = OPTIMIZERS[name_or_function][0]
     try:
         make([Parameter(torch.zeros(1))], **settings)

@@ -110,7 +110,7 @@ def test_names_sizes_and_the_papers_settings(sources: Any, name: str, monkeypatc
     assert {key: len(values) for key, values in data.attribute_names.items()} == {feature: classes, "mnist": classes}
     assert list(data.class_names) == list(data.attribute_names[feature])
     assert dict(data.recipe) == {
-        "model": "convnet_3", "augment": "none", "normalise": "data", "epochs": 20, "batch_size": 100, "momentum": 0.9,
+        "model": "convnet_3", "augment": "none", "normalise": "mean", "epochs": 20, "batch_size": 100, "momentum": 0.9,
         "weight_decay": 0.0, "schedule": "cosine",
     }  # fmt: skip
     assert list(data.splits) == ["train", "validation", "test"]
