@@ -10,9 +10,10 @@ import torch
 from scipy import stats
 
 from evenly import Data, EvenlyError, compare, train
-from evenly.comparison import Comparison, _slug, paired, point_name, summarise
+from evenly.comparison import Comparison, _slug, paired, summarise
 from evenly.data import load
 from evenly.models import RECIPES
+from evenly.sweep import point_name
 
 N, BATCH, EPOCHS = 40, 8, 4
 QUICK = {"epochs": EPOCHS, "batch_size": BATCH, "lr": 0.1}

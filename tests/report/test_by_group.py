@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from evenly.comparison import cost_to_reach, summarise
+from evenly.comparison import summarise
+from evenly.cost_to_reach import cost_to_reach
 from evenly.engine.accuracy import wilson
 from evenly.errors import EvenlyError
 from evenly.report import by_group, comparison_page, run_page, words

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evenly.comparison import Comparison, point_name
+from evenly.comparison import Comparison
 from evenly.data.contract import Data
 from evenly.engine.folder import read_json
 from evenly.engine.run import Run, Selection
@@ -30,6 +30,7 @@ from evenly.report.blocks import (
 from evenly.report.examples import minority_shares, picked_and_others
 from evenly.report.figures import Bar, Curve, Look
 from evenly.report.settings import NAMES, as_text, setting_pairs, size_pairs
+from evenly.sweep import point_name
 
 MOST_GROUPS = 12
 """Groups drawn at most: the worst ones of the first arm."""

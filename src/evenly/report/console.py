@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenly.comparison import point_name
 from evenly.report import words
+from evenly.sweep import point_name
 
 if TYPE_CHECKING:
     from rich.table import Table

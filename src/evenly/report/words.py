@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from evenly.comparison import paired, point_name
+from evenly.comparison import paired
+from evenly.sweep import point_name
 
 if TYPE_CHECKING:
     from evenly.comparison import Comparison
