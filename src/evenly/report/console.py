@@ -1,7 +1,8 @@
-"""What is found, for a terminal of 80 columns: a run, a comparison, a card or a diagram of stability, audits."""
+"""What is found, for a terminal of 80 columns: a run, a comparison, a card or a diagram of stability, audits, lists."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,8 +49,10 @@ def show_run(row: Mapping[str, Any], page: Path) -> None:
     print(f"  page            {page}")
 
 
-def show_audits(audits: Iterable[Audit], page: Path) -> None:
-    """What was found of each model, in words."""
+def show_audits(audits: Iterable[Audit], compared: Sequence[str], page: Path) -> None:
+    """How two models compare, where there are two, and what was found of each, in words."""
+    _say(compared)
+    print(end="\n" if compared else "")
     for audit in audits:
         _say(audit.verdict())
         print()
@@ -100,6 +103,14 @@ def show_comparisons(tables: Iterable[Comparison], page: Path) -> None:
             console.print(f"- {sentence}", markup=False, highlight=False)
         console.print()
     print(f"page: {page}")
+
+
+def show_results(tables: Iterable[Comparison], out: Path, as_json: bool) -> None:
+    """Comparisons and the folder they are in, as tables and sentences or as the JSON that is there."""
+    if as_json:
+        print((out / "results.json").read_text(), end="")
+        return
+    show_comparisons(tables, out / "report.html")
 
 
 def comparison_table(table: Comparison) -> Table:
@@ -157,3 +168,20 @@ def _value(entry: Mapping[str, Any], metric: str) -> str:
         return "–"
     spread = f" ±{100 * value['sd']:4.1f}" if entry["seeds"] > 1 else ""
     return words.number(value["mean"]) + spread
+
+
+def show_list(rows: Mapping[str, str], as_json: bool) -> None:
+    """What there is, a name and a line each."""
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    width = max(map(len, rows)) + 2
+    columns = shutil.get_terminal_size().columns
+    for name, summary in rows.items():
+        print(textwrap.fill(summary, columns, initial_indent=f"{name:<{width}}", subsequent_indent=" " * width))
+
+
+def with_options(summary: str, options: Mapping[str, Any]) -> str:
+    """A summary and, in brackets, the options with their defaults."""
+    shown = ", ".join(f"{name}={value}" for name, value in options.items())
+    return summary.rstrip(".") + (f" [{shown}]" if shown else "")
