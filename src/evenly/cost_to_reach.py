@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,8 @@ def levels_reached(
     arm: str, erm: str, rows: Mapping[int, Mapping[str, Any]], trained: Mapping[tuple[str, int], Run]
 ) -> list[dict[str, Any]]:
     """For each level above ERM's best worst group of the same seed, what it cost every seed to reach it, None if it
-    did not; nothing where validation does not tell, or where the weights are not those of any epoch."""
+    did not, how many did, and the median over all seeds, None where that is a seed that did not; nothing where
+    validation does not tell, or where the weights are not those of any epoch."""
     found: dict[float, list[float | None]] = {above: [] for above in ABOVE_ERM}
     for seed in rows:
         mine, its = trained.get((arm, seed)), trained.get((erm, seed))
@@ -48,14 +50,21 @@ def levels_reached(
         for above, costs in found.items():
             costs.append(cost_to_reach(mine.history, best + above) if best + above <= 1 else None)
     units = [row["cost"] / row["cost_multiple"] for row in rows.values()]
-    return [
-        {
-            "above_erm": above,
-            "costs": costs,
-            "cost_multiples": [None if cost is None else cost / unit for cost, unit in zip(costs, units, strict=True)],
-        }
-        for above, costs in found.items()
-    ]
+    levels = []
+    for above, costs in found.items():
+        multiples = [None if cost is None else cost / unit for cost, unit in zip(costs, units, strict=True)]
+        levels.append({
+            "above_erm": above, "costs": costs, "cost_multiples": multiples,
+            "seeds": len(costs), "seeds_reached": sum(cost is not None for cost in costs),
+            "median_cost": _median(costs), "median_cost_multiple": _median(multiples),
+        })  # fmt: skip
+    return levels
+
+
+def _median(costs: Sequence[float | None]) -> float | None:
+    """The median, with a seed that never came so far dearer than any other; None where it is such a seed's."""
+    found = statistics.median(math.inf if cost is None else cost for cost in costs)
+    return found if math.isfinite(found) else None
 
 
 def _worst(row: Mapping[str, Any]) -> float:

@@ -258,22 +258,27 @@ def used(who: str, counts: Sequence[float], sizes: Sequence[int], names: Sequenc
 
 
 def reached(table: Comparison) -> list[str]:
-    """What it cost each arm to bring the worst group furthest above ERM's, as far as any of them came."""
+    """What it cost each arm to bring the worst group furthest above ERM's, as far as any arm came in the median."""
     arms = [entry for entry in table.summary if "cost_to_reach" in entry and not entry.get("control_of")]
     arms = [] if any(entry.get("sweep") for entry in arms) else [entry for entry in arms if entry["method"] != "erm"]
-    levels = [[level["cost_multiples"] for level in entry["cost_to_reach"]] for entry in arms]
-    there = [k for of_arm in levels for k, costs in enumerate(of_arm) if any(cost is not None for cost in costs)]
+    levels = list(zip(*(entry["cost_to_reach"] for entry in arms), strict=True))
+    there = [of_arms for of_arms in levels if any(level["median_cost"] is not None for level in of_arms)]
+    there = there or [of_arms for of_arms in levels if any(level["seeds_reached"] for level in of_arms)]
     if not there:
         return []
-    furthest = max(there)
-    above = arms[0]["cost_to_reach"][furthest]["above_erm"]
     told = []
-    for entry, of_arm in zip(arms, levels, strict=True):
-        costs = [cost for cost in of_arm[furthest] if cost is not None]
-        some = f" ({len(costs)} of {len(of_arm[furthest])} seeds)" if len(costs) < len(of_arm[furthest]) else ""
-        told.append(f"{spoken(entry)} {times(sum(costs) / len(costs)) + some if costs else 'never'}")
+    for entry, level in zip(arms, there[-1], strict=True):
+        cost = "never" if level["median_cost"] is None else times(level["median_cost_multiple"])
+        told.append(f"{spoken(entry)} {cost}" + (f" ({came(level)})" if level["seeds"] > 1 else ""))
+    above = there[-1][0]["above_erm"]
     more = f" plus {100 * above:.0f} points" if above else ""
-    return [f"Cost up to ERM's best worst group on validation{more}, 1x being all of ERM's: {', '.join(told)}."]
+    cost = "Median cost" if any(entry["seeds"] > 1 for entry in arms) else "Cost"
+    return [f"{cost} up to ERM's best worst group on validation{more}, 1x being all of ERM's: {', '.join(told)}."]
+
+
+def came(level: Mapping[str, Any]) -> str:
+    """How many seeds came to a level: "3 of 5 seeds"."""
+    return f"{level['seeds_reached']} of {level['seeds']} seeds"
 
 
 def points(difference: Mapping[str, Any]) -> str:
