@@ -488,6 +488,8 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
         "chosen": None if run.selection is None else len(run.selection.indices),
         "device": str(device.type), "step": run.step,
     }  # fmt: skip
+    if run.selection is not None and "ever_added" in run.selection.details:
+        row["chosen_by_the_end"] = len(run.selection.details["ever_added"])
     for name, split in data.splits.items():
         reseed(derive(config["seed"], "results", name))
         outputs = outputs_of(

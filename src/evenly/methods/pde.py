@@ -71,9 +71,10 @@ def pde(
 
     run = fit(model(), data, sampler=sampler, schedule=schedule, before_epoch=before_epoch, patient_from=warmup_epochs)
     entered = sampler.entry_epochs(len(run.history))
-    used = (entered >= 0).nonzero().flatten()
+    ever = (entered >= 0).nonzero().flatten()
+    used = ever[entered[ever] < run.selected_epoch]
     run.selection = Selection(
-        used, torch.ones_like(used), "in the group-balanced warm-up set or added by an expansion",
-        {"entered_at_epoch": entered[used]},
+        used, torch.ones_like(used), "in the group-balanced warm-up set or added by an expansion up to the kept epoch",
+        {"entered_at_epoch": entered[used], "ever_added": ever, "ever_added_at_epoch": entered[ever]},
     )  # fmt: skip
     return run
