@@ -81,6 +81,7 @@ def refused(result, said):
         ("train mine.npz --method useful -o separating_epoch=9 --epochs 3", "separating_epoch 9 is outside the run"),
         ("train mine.npz --method useful -o on=feelings", "on 'feelings' cannot be used"),
         ("train mine.npz --method pde -o warmup_epochs=9 --epochs 3", "warmup_epochs 9 does not fit a run of 3 epochs"),
+        ("train mine.npz --method pde -o warmup_epochs=9 --epochs 1", "does not fit a run of 1 epoch; give 1..1"),
         ("train mine.npz --method pde -o warmup_epochs=two", "warmup_epochs"),
         ("train mine.npz --method pde -o decay=two", "decay"),
         ("train mine.npz --method pde -o add=some", "add"),
@@ -302,6 +303,10 @@ def test_train_says_what_came_of_it_and_where_the_page_is(evenly, mine, tmp_path
     assert f"{results['test']['accuracy']:.1%}" in out
     assert f"{results['test']['worst_group']:.1%}" in out
     assert f"{results['cost_multiple']:.2f}x" in out
+    assert f"{results['evaluation_cost_multiple']:.2f}x the cost of ERM, counted apart" in out
+    counts, names = results["test"]["group_counts"], results["group_names"]
+    lowest = [g for g, a in enumerate(results["test"]["groups"]) if a == results["test"]["worst_group"]]
+    assert any(f"{names[g]}, {counts[g]} example" in out for g in lowest)
     assert "rule: worst-group" in out
     page = re.search(r"page\s+(\S+)", out).group(1)
     assert (tmp_path / page).read_text().lstrip().lower().startswith("<!doctype html>")

@@ -215,6 +215,8 @@ def test_rows_carry_every_metric_and_the_cost(everything):
             assert set(row[split]) >= METRICS
         assert {"cost", "cost_multiple", "evaluation_cost", "rule", "seed", "method", "optimizer"} <= set(row)
         assert row["cost_multiple"] == pytest.approx(row["cost"] / (EPOCHS * N))
+        assert row["evaluation_cost_multiple"] == pytest.approx(row["evaluation_cost"] / (EPOCHS * N))
+        assert row["evaluation_cost"] > 0
 
 
 def test_the_summary_is_computed_from_the_rows(everything):
@@ -228,6 +230,8 @@ def test_the_summary_is_computed_from_the_rows(everything):
                 control = [rows[entry["control"], seed]["test"][metric] for seed in (0, 1)]
                 expected = paired([a - b for a, b in zip(values, control, strict=True)])
                 assert entry[metric]["difference"] == {k: pytest.approx(v) for k, v in expected.items()}
+        looks = [rows[entry["arm"], seed]["evaluation_cost_multiple"] for seed in (0, 1)]
+        assert entry["evaluation_cost_multiple"] == pytest.approx(sum(looks) / 2)
     assert everything.plan["seeds"] == [0, 1]
     assert everything.plan["rule"] == "last"
     json.dumps(everything.as_json(), allow_nan=False)

@@ -369,8 +369,9 @@ def summarise(rows: list[dict[str, Any]], trained: Mapping[tuple[str, int], Run]
             "cost_multiple": _mean([run["cost_multiple"] for run in runs.values()]),
             "control_cost_multiple": _mean([run["cost_multiple"] for run in control.values()]) if control else None,
         }  # fmt: skip
-        if all("selected_after_epochs" in run for run in runs.values()):
-            entry["selected_after_epochs"] = _mean([run["selected_after_epochs"] for run in runs.values()])
+        for told in ("selected_after_epochs", "evaluation_cost_multiple"):
+            if all(told in run for run in runs.values()):
+                entry[told] = _mean([run[told] for run in runs.values()])
         for metric in METRICS:
             values = {seed: _test(run, metric) for seed, run in runs.items()}
             if any(value is None for value in values.values()):

@@ -484,7 +484,8 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
         "selected_after_epochs": run.selected_cost / len(data.train),
         "epochs": len(run.history), "cost": run.cost,
         "cost_multiple": run.cost / unit,
-        "evaluation_cost": run.evaluation_cost, "seconds": round(run.seconds, 3),
+        "evaluation_cost": run.evaluation_cost, "evaluation_cost_multiple": run.evaluation_cost / unit,
+        "seconds": round(run.seconds, 3),
         "chosen": None if run.selection is None else len(run.selection.indices),
         "device": str(device.type), "step": run.step,
     }  # fmt: skip
@@ -498,6 +499,8 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
         row[name] = measure(outputs, split, data)
         if "groups" in row[name]:
             row[name]["group_intervals"] = intervals(row[name]["groups"], row[name]["group_counts"])
+    if any("groups" in row[name] for name in data.splits):
+        row["group_names"] = list(data.measured_names)
     if run.shown is not None:
         row["used"] = usage(run.shown, data)
     return row

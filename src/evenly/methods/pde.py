@@ -45,7 +45,8 @@ def pde(
     warmup_epochs = max(1, 2 * fit.epochs // 3) if warmup_epochs is None else warmup_epochs
     if not 0 < warmup_epochs <= fit.epochs:
         raise EvenlyError(
-            f"warmup_epochs {warmup_epochs} does not fit a run of {fit.epochs} epochs; give 1..{fit.epochs}"
+            f"warmup_epochs {warmup_epochs} does not fit a run of {fit.epochs} epoch{'s' * (fit.epochs != 1)}; "
+            f"give 1..{fit.epochs}"
         )
     if not decay > 0:
         raise EvenlyError(f"decay {decay} stops learning after the warm-up; give a factor above 0")

@@ -29,7 +29,7 @@ def show_run(row: Mapping[str, Any], page: Path) -> None:
     where = next(name for name in ("test", "validation", "train") if name in row)
     measured = row[where]
     print(
-        f"{row['data']}: {row['method']} with {row['optimizer']}, {row['epochs']} epochs, "
+        f"{row['data']}: {row['method']} with {row['optimizer']}, {words.counted(row['epochs'], 'epoch')}, "
         f"{row['cost_multiple']:.2f}x the cost of ERM"
     )
     print(
@@ -37,16 +37,26 @@ def show_run(row: Mapping[str, Any], page: Path) -> None:
         f"   (weights of epoch {row['selected_epoch']}, rule: {row['rule']})"
     )
     if "worst_group" in measured:
-        weighted = words.percent(measured["train_weighted"])  # none where no group of training is in the split
-        print(f"  worst group     {measured['worst_group']:.1%}   train-weighted average {weighted}")
+        which = words.worst_group(measured, row.get("group_names", ()))
+        _line("worst group", f"{measured['worst_group']:.1%}   {which}")
+        # none where no group of training is in the split
+        _line("train-weighted", words.percent(measured["train_weighted"]))
     if "selected_after_epochs" in row:
-        print(f"  kept after      {row['selected_after_epochs']:.1f} epochs' worth of the full training set")
+        _line("kept after", f"{row['selected_after_epochs']:.1f} epochs' worth of the full training set")
+    if row.get("evaluation_cost_multiple"):
+        _line("evaluation", f"{words.times(row['evaluation_cost_multiple'])} the cost of ERM, counted apart")
     if "inferred_groups" in row:
         width = shutil.get_terminal_size().columns
         print(textwrap.fill(words.inferred(row["inferred_groups"]), width, initial_indent="  ", subsequent_indent="  "))
     if steps := words.uncaptured([row]):
         print(f"  {steps}")
     print(f"  page            {page}")
+
+
+def _line(label: str, text: str) -> None:
+    """What is told of a run, under its label, on as many lines as it takes."""
+    width = shutil.get_terminal_size().columns
+    print(textwrap.fill(text, width, initial_indent=f"  {label:<16}", subsequent_indent=" " * 18))
 
 
 def show_audits(audits: Iterable[Audit], compared: Sequence[str], page: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from evenly.comparison import paired
+from evenly.engine.accuracy import intervals
 from evenly.sweep import point_name
 
 if TYPE_CHECKING:
@@ -112,7 +113,18 @@ def closing(table: Comparison) -> list[str]:
             told.append(
                 f"Costs run from {times(costs[least])} what ERM costs ({least}) to {times(costs[most])} ({most})."
             )
-    return [*told, *reached(table)]
+    return [*told, *evaluation(arms), *reached(table)]
+
+
+def evaluation(arms: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What it cost to look at validation, which no cost of an arm includes, in a sentence; none where nothing did."""
+    costs = {spoken(entry): entry.get("evaluation_cost_multiple", 0.0) for entry in arms}
+    if not any(costs.values()):
+        return []
+    least, most = min(costs, key=costs.__getitem__), max(costs, key=costs.__getitem__)
+    if times(costs[least]) == times(costs[most]):
+        return [f"Evaluation, counted apart, cost {times(costs[most])}" + (" in every arm." if len(costs) > 1 else ".")]
+    return [f"Evaluation, counted apart, cost from {times(costs[least])} ({least}) to {times(costs[most])} ({most})."]
 
 
 def headline(table: Comparison) -> str:
@@ -161,7 +173,8 @@ def by_value(summary: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, An
 def inferred(found: Mapping[str, Any]) -> str:
     """How groups were inferred and how well they match the true ones."""
     sizes = "; ".join(f"{name} {count:,}" for name, count in zip(found["names"], found["counts"], strict=True))
-    made = f"groups inferred by {found['by']} after {found['epoch']} epochs, at the cost of {found['cost']:,.0f}"
+    early = counted(found["epoch"], "epoch")
+    made = f"groups inferred by {found['by']} after {early}, at the cost of {found['cost']:,.0f}"
     made += f" example-gradients ({sizes} training examples)"
     if "match" not in found:
         return f"{made}."
@@ -302,7 +315,8 @@ def run_sentences(results: Mapping[str, Any]) -> list[str]:
     measured = results.get(split) or results.get("train") or {}
     reached = f"{percent(measured.get('accuracy'))} {split} accuracy"
     if "worst_group" in measured:
-        reached += f" and {percent(measured['worst_group'])} in its worst group"
+        which = worst_group(measured, results.get("group_names", ()))
+        reached += f" and {percent(measured['worst_group'])} in its worst group" + (f" ({which})" if which else "")
     kept = f"The weights are those of epoch {results['selected_epoch']} of {results['epochs']}"
     if "selected_after_epochs" in results:
         kept += f", after the cost of {results['selected_after_epochs']:.1f} epochs of the full training set"
@@ -310,8 +324,29 @@ def run_sentences(results: Mapping[str, Any]) -> list[str]:
         f"{spoken(results)} reaches {reached} on {results['data']}.",
         f"{kept}: the {RULE_NAMES.get(results['rule'], results['rule'])}.",
         f"Training cost {times(results['cost_multiple'])} what ERM costs and took {duration(results['seconds'])}.",
+        *evaluation([results]),
         *([_capital(inferred(results["inferred_groups"]))] if "inferred_groups" in results else []),
     ]
+
+
+def worst_group(measured: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Which group of a split is the worst, and on how many examples: "left edge, 198 examples [68.3, 80.3]".
+
+    Of several that are as low it is the one with the most examples.
+    """
+    counts = measured.get("group_counts") or []
+    lowest = [g for g, accuracy in enumerate(measured.get("groups") or []) if accuracy == measured["worst_group"]]
+    if not lowest or not counts:
+        return ""
+    g = max(lowest, key=counts.__getitem__)
+    found = measured.get("group_intervals") or intervals(measured["groups"], counts)
+    told = f"{names[g] if g < len(names) else f'group {g}'}, {counted(counts[g], 'example')} {bounds(found[g])}"
+    return told + (f"; {len(lowest) - 1} more as low" if len(lowest) > 1 else "")
+
+
+def counted(n: int, noun: str) -> str:
+    """So many of something: "1 epoch", "1,200 epochs"."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
 def _capital(sentence: str) -> str:
@@ -336,10 +371,8 @@ def _verdict(entry: Mapping[str, Any], metric: str, summary: Sequence[Mapping[st
         sentence = f"{arm} lowered {what}: {numbers} against {against}."
     elif found == "untold":
         sentence = f"{arm} shows {numbers} of {what} against {against}, but one seed cannot tell: run several."
-    elif difference["mean"] > 0:
-        sentence = f"{arm} made no clear difference to {what}: {numbers} against {against}."
     else:
-        sentence = f"{arm} did not help {what}: {numbers} against {against}."
+        sentence = f"{arm} made no clear difference to {what}: {numbers} against {against}."
     return Verdict(entry["arm"], found, sentence, (*_price(entry, metric), *_in_full(entry, metric, summary)))
 
 
