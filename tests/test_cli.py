@@ -92,6 +92,17 @@ def refused(result, said):
         ("train patches -d n=10.5", r"10\.5"),
         ("train patches -d n=0", "n 0 "),
         ("train shortcut-digits -d rate=most", "rate"),
+        ("train mine.npz --groups infer", "groups 'infer' would not be used by erm; give --select worst-group, or a"),
+        ("train mine.npz --infer eiil", "infer 'eiil' is how groups are inferred; give --groups infer as well"),
+        (
+            "train mine.npz --groups label,place",
+            "groups 'label,place' names columns of a table and mine.npz holds arrays; .* or give --groups infer$",
+        ),
+        (
+            "compare shortcut-digits --groups label,place",
+            "groups 'label,place' names columns of a table, which shortcut-digits is not; leave groups out, or",
+        ),
+        ("train mine.npz --normalise data", "use --normalise none and scale"),
         ("train mine.npz -o factor", "option 'factor' is not name=value"),
         ("train mine.npz -o =3", "is not name=value"),
         ("train mine.npz --epochs 0", "epochs 0 leaves nothing to do"),

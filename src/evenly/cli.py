@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -509,7 +511,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except EvenlyError as error:
-        _fail(str(error))
+        _fail(_typed(str(error)))
     except _UsageError as error:
         _fail(error.format_message())
     except (KeyboardInterrupt, typer.Abort):
@@ -537,6 +539,17 @@ DEFECT = 70  # of the software, by the convention of sysexits.h
 def _stopped() -> NoReturn:
     print("evenly: stopped; the same command goes on where it stopped", file=sys.stderr)
     sys.exit(INTERRUPTED)
+
+
+def _typed(message: str) -> str:
+    """Hints in Python's spelling as they are typed here: select='last' is --select last, of a method on=train."""
+    options = {name for verb in (train, compare, audit) for name in inspect.signature(verb).parameters}
+
+    def typed(hint: re.Match[str]) -> str:
+        name, value = hint.groups()
+        return f"--{name} {value}" if name in options else f"{name}={value}"
+
+    return re.sub(r"\b([a-z_]+)='([\w-]+)'", typed, message)
 
 
 def _fail(message: str) -> NoReturn:

@@ -38,7 +38,19 @@ from evenly.engine.progress import Progress
 from evenly.engine.schedules import schedule as find_schedule
 from evenly.engine.side_by_side import side_by_side
 from evenly.errors import EvenlyError, unknown
-from evenly.experiment import KINDS, Model, as_data, as_device, by_columns, erm_cost, name_of, resolve, train
+from evenly.experiment import (
+    KINDS,
+    Model,
+    as_data,
+    as_device,
+    by_columns,
+    check_inference,
+    erm_cost,
+    name_of,
+    resolve,
+    train,
+    uses_inferred,
+)
 from evenly.methods import find
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.options import checked
@@ -202,6 +214,7 @@ class _Seed:
         data = self.dataset(seed)
         places = self.places()
         done: dict[str, tuple[dict[str, Any], Run]] = {}
+        trained: list[tuple[tuple[Any, ...], Run]] = []
 
         def run(
             arm: str, method: str, optimizer: str, at: dict[str, Any], shared: dict[str, Any], options: dict[str, Any],
@@ -211,12 +224,21 @@ class _Seed:
                 progress(len(done) / (2 * len(places)), arm)
                 common = self.settings | shared
                 given = common | options
-                out = None if self.folder is None else self.folder / "runs" / f"{_slug(arm)}-seed{seed}"
-                result = train(
-                    given.pop("model", self.model), data, method, optimizer, seed=seed, budget=budget, out=out,
-                    progress=lambda share, note: progress((len(done) + share) / (2 * len(places)), arm),
-                    unit=erm_cost(data, self.resolved(data, "erm", common)["epochs"]), **self.running, **given,
-                )  # fmt: skip
+                if not uses_inferred(method, self.resolved(data, method, given)):
+                    given = {name: value for name, value in given.items() if (name, value) != ("groups", "infer")}
+                    given.pop("infer", None)
+                unit = erm_cost(data, self.resolved(data, "erm", common)["epochs"])
+                asked = (method, optimizer, budget, unit, dict(given))
+                # arms at several values of a sweep may have one and the same control
+                result = next((result for earlier, result in trained if earlier == asked), None)
+                if result is None:
+                    out = None if self.folder is None else self.folder / "runs" / f"{_slug(arm)}-seed{seed}"
+                    result = train(
+                        given.pop("model", self.model), data, method, optimizer, seed=seed, budget=budget, out=out,
+                        progress=lambda share, note: progress((len(done) + share) / (2 * len(places)), arm),
+                        unit=unit, **self.running, **given,
+                    )  # fmt: skip
+                    trained.append((asked, result))
                 named = {name: name_of(value) for name, value in at.items()}
                 row = {"arm": arm, **result.results, "sweep": named, "control": None, "control_of": None}
                 done[arm] = (row, result)
@@ -278,13 +300,16 @@ class _Seed:
 
     def check_on(self, data: Data) -> None:
         """Refuse, before any arm has run, what an arm's settings and the data's recipe together cannot be."""
+        plans = []
         for method, optimizer, at in self.places():
             given = self.settings | values_for_all(at) | self.options.get(method, {}) | values_of(at, method)
             plan = self.resolved(data, method, given)
+            plans.append((method, plan))
             builder(optimizer, **{name: plan[name] for name in ("lr", "momentum", "weight_decay", "rho")})
             Augment(plan["augment"])
             course = find_schedule(plan["schedule"])
             Fit(plan["epochs"], "sgd", course, plan["batch_size"], plan["select"], plan["evaluate_every"])
+        check_inference(plans)
 
     def config(self) -> dict[str, Any]:
         """What every call in one folder has in common."""
@@ -491,7 +516,7 @@ def _check_sendable(job: _Seed) -> None:
         pickle.dumps(job)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise EvenlyError(
-            f"this model or data cannot be sent to another process ({error}); use jobs=1, or give both by name"
+            f"this model or data cannot be sent to another process ({error}); use jobs 1, or give both by name"
         ) from None
 
 

@@ -210,7 +210,7 @@ def audit(
             asked to record them, of an `evenly.ForgettingTracker`, or `evenly.forgetting_scores` of a history.
     """
     started = time.perf_counter()
-    _check(model, data, split, rho, top, samples)
+    _check(model, data, split, rho, top, samples, name, seed)
     data = encoded(data, model)
     scores = None if forgetting is None else _scores(forgetting, len(data.train))
     judged = data.splits[split or next(part for part in ("test", "validation", "train") if part in data.splits)]
@@ -279,15 +279,21 @@ def check_settings(rho: Any, top: Any, samples: Any) -> None:
         raise EvenlyError(f"top {top} is more than an audit looks for; give {MOST_STEPS} eigenvalues or fewer")
 
 
-def _check(model: Any, data: Any, split: str | None, rho: float, top: int, samples: int) -> None:
+def _check(
+    model: Any, data: Any, split: str | None, rho: float, top: int, samples: int, name: str | None, seed: int
+) -> None:
     check_settings(rho, top, samples)
+    if name is not None and not isinstance(name, str):
+        raise EvenlyError(f"name {name!r} is no text; give what to call the model, or leave it out")
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
+        raise EvenlyError(f"seed {seed!r} is no whole number; give e.g. 0")
     check_model(model)
     if not isinstance(data, Data):
         raise EvenlyError(f"data is a {type(data).__name__}; give an evenly.Data, e.g. evenly.Data(train=(x, y))")
     if (rho or top) and not any(weight.requires_grad for weight in model.parameters()):
         raise EvenlyError(
             f"{type(model).__name__} has no parameter that requires gradients, so it has neither SAM's phantom weights "
-            "nor curvature; set requires_grad, or rho=0 and top=0"
+            "nor curvature; set requires_grad, or give rho 0 and top 0"
         )
     size = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     if top > size:
