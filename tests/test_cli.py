@@ -317,7 +317,7 @@ def test_train_says_what_came_of_it_and_where_the_page_is(evenly, mine, tmp_path
     assert f"{results['evaluation_cost_multiple']:.2f}x the cost of ERM, counted apart" in out
     counts, names = results["test"]["group_counts"], results["group_names"]
     lowest = [g for g, a in enumerate(results["test"]["groups"]) if a == results["test"]["worst_group"]]
-    assert any(f"{names[g]}, {counts[g]} example" in out for g in lowest)
+    assert any(f"{names[g]}: {counts[g]} example" in out for g in lowest)
     assert "rule: worst-group" in out
     page = re.search(r"page\s+(\S+)", out).group(1)
     assert (tmp_path / page).read_text().lstrip().lower().startswith("<!doctype html>")

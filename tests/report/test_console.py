@@ -128,11 +128,11 @@ def test_the_worst_group_is_named_with_its_examples_and_interval(capsys, monkeyp
     measured = ROW["test"] | {"worst_group": 0.0, "groups": [0.0, 1.0, 0.0, None], "group_counts": [3, 9, 1000, 0]}
     lines = told(capsys, test=measured, group_names=["a", "b", "c", "d"])
     _, high = wilson(0, 1000)
-    assert lines[2] == f"  worst group     0.0%   c, 1,000 examples [0.0, {100 * high:.1f}]; 1 more as low"
-    assert "group 2, 1,000 examples" in told(capsys, test=measured)[2]  # a run of before names were kept
+    assert lines[2] == f"  worst group     0.0%   c: 1,000 examples [0.0, {100 * high:.1f}]; 1 more as low"
+    assert "group 2: 1,000 examples" in told(capsys, test=measured)[2]  # a run of before names were kept
     one = measured | {"groups": [0.0, 1.0, 0.5, None], "group_counts": [1, 9, 4, 0]}
     assert told(capsys, test=one, group_names=["a", "b", "c", "d"])[2].startswith(
-        "  worst group     0.0%   a, 1 example ["
+        "  worst group     0.0%   a: 1 example ["
     )
     long = told(capsys, test=measured, group_names=["a", "b", "a name of many words " * 9, "d"])
     assert max(map(len, long)) <= 80

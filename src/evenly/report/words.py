@@ -330,7 +330,7 @@ def run_sentences(results: Mapping[str, Any]) -> list[str]:
 
 
 def worst_group(measured: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Which group of a split is the worst, and on how many examples: "left edge, 198 examples [68.3, 80.3]".
+    """Which group of a split is the worst, and on how many examples: "left edge: 198 examples [68.3, 80.3]".
 
     Of several that are as low it is the one with the most examples.
     """
@@ -340,7 +340,7 @@ def worst_group(measured: Mapping[str, Any], names: Sequence[str]) -> str:
         return ""
     g = max(lowest, key=counts.__getitem__)
     found = measured.get("group_intervals") or intervals(measured["groups"], counts)
-    told = f"{names[g] if g < len(names) else f'group {g}'}, {counted(counts[g], 'example')} {bounds(found[g])}"
+    told = f"{names[g] if g < len(names) else f'group {g}'}: {counted(counts[g], 'example')} {bounds(found[g])}"
     return told + (f"; {len(lowest) - 1} more as low" if len(lowest) > 1 else "")
 
 
