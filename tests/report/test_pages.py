@@ -386,4 +386,4 @@ def test_evaluation_stands_beside_the_cost_and_the_worst_group_has_its_name(make
     row = table.rows[0] | {"group_names": ["a", "b", "c", "d"], "evaluation_cost_multiple": 0.26}
     said = words.run_sentences(row)
     assert "70.0% in its worst group (a: 10 examples [" in said[0]
-    assert "Evaluation, counted apart, cost 0.26x." in said
+    assert "Evaluation, counted apart, cost 0.26x what ERM costs." in said

@@ -179,11 +179,11 @@ def test_the_cost_is_told():
 def test_evaluation_is_told_apart_where_there_was_any():
     entries = [erm(evaluation_cost_multiple=0.25), arm(accuracy=RISE) | {"evaluation_cost_multiple": 3.1}]
     assert words.closing(table(*entries))[1] == (
-        "Evaluation, counted apart, cost from 0.25x (ERM with sgd) to 3.10x (useful with sgd)."
+        "Evaluation, counted apart, cost 0.25x what ERM costs (ERM with sgd) to 3.10x (useful with sgd)."
     )
     entries[1]["evaluation_cost_multiple"] = 0.25
-    assert words.closing(table(*entries))[1] == "Evaluation, counted apart, cost 0.25x in every arm."
-    assert words.evaluation(entries[:1]) == ["Evaluation, counted apart, cost 0.25x."]
+    assert words.closing(table(*entries))[1] == "Evaluation, counted apart, cost 0.25x what ERM costs in every arm."
+    assert words.evaluation(entries[:1]) == ["Evaluation, counted apart, cost 0.25x what ERM costs."]
     assert words.evaluation([erm(evaluation_cost_multiple=0.0), erm()]) == []
 
 

@@ -122,9 +122,10 @@ def evaluation(arms: Sequence[Mapping[str, Any]]) -> list[str]:
     if not any(costs.values()):
         return []
     least, most = min(costs, key=costs.__getitem__), max(costs, key=costs.__getitem__)
-    if times(costs[least]) == times(costs[most]):
-        return [f"Evaluation, counted apart, cost {times(costs[most])}" + (" in every arm." if len(costs) > 1 else ".")]
-    return [f"Evaluation, counted apart, cost from {times(costs[least])} ({least}) to {times(costs[most])} ({most})."]
+    told = f"Evaluation, counted apart, cost {times(costs[least])} what ERM costs"
+    if times(costs[least]) != times(costs[most]):
+        return [f"{told} ({least}) to {times(costs[most])} ({most})."]
+    return [f"{told} in every arm." if len(costs) > 1 else f"{told}."]
 
 
 def headline(table: Comparison) -> str:
