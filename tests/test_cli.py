@@ -167,6 +167,11 @@ def test_a_wrong_command(evenly, mine, tmp_path, command, said):
     assert {path: content for path, content in snapshot(tmp_path).items() if path in before} == before
 
 
+def test_hints_of_options_that_a_method_has_are_said_as_they_are_typed(evenly, mine):
+    parts = np.where(np.arange(40) % 4 < 2, "train", "test")
+    refused(evenly("train", mine(split=parts), "--method", "dfr", "-o", "on=validation"), "use on=train$")
+
+
 # What is wrong with the file
 
 

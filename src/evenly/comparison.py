@@ -227,8 +227,7 @@ class _Seed:
                 if not uses_inferred(method, self.resolved(data, method, given)):
                     given = {name: value for name, value in given.items() if (name, value) != ("groups", "infer")}
                     given.pop("infer", None)
-                unit = erm_cost(data, self.resolved(data, "erm", common)["epochs"])
-                asked = (method, optimizer, budget, unit, dict(given))
+                asked = (method, optimizer, budget, dict(given))
                 # arms at several values of a sweep may have one and the same control
                 result = next((result for earlier, result in trained if earlier == asked), None)
                 if result is None:
@@ -236,7 +235,7 @@ class _Seed:
                     result = train(
                         given.pop("model", self.model), data, method, optimizer, seed=seed, budget=budget, out=out,
                         progress=lambda share, note: progress((len(done) + share) / (2 * len(places)), arm),
-                        unit=unit, **self.running, **given,
+                        unit=erm_cost(data, self.resolved(data, "erm", common)["epochs"]), **self.running, **given,
                     )  # fmt: skip
                     trained.append((asked, result))
                 named = {name: name_of(value) for name, value in at.items()}
