@@ -81,6 +81,7 @@ def refused(result, said):
         ("train mine.npz --method useful -o separating_epoch=9 --epochs 3", "separating_epoch 9 is outside the run"),
         ("train mine.npz --method useful -o on=feelings", "on 'feelings' cannot be used"),
         ("train mine.npz --method pde -o warmup_epochs=9 --epochs 3", "warmup_epochs 9 does not fit a run of 3 epochs"),
+        ("train mine.npz --method pde -o warmup_epochs=9 --epochs 1", "does not fit a run of 1 epoch; give 1..1"),
         ("train mine.npz --method pde -o warmup_epochs=two", "warmup_epochs"),
         ("train mine.npz --method pde -o decay=two", "decay"),
         ("train mine.npz --method pde -o add=some", "add"),
@@ -91,6 +92,17 @@ def refused(result, said):
         ("train patches -d n=10.5", r"10\.5"),
         ("train patches -d n=0", "n 0 "),
         ("train shortcut-digits -d rate=most", "rate"),
+        ("train mine.npz --groups infer", "groups 'infer' would not be used by erm; give --select worst-group, or a"),
+        ("train mine.npz --infer eiil", "infer 'eiil' is how groups are inferred; give --groups infer as well"),
+        (
+            "train mine.npz --groups label,place",
+            "groups 'label,place' names columns of a table and mine.npz holds arrays; .* or give --groups infer$",
+        ),
+        (
+            "compare shortcut-digits --groups label,place",
+            "groups 'label,place' names columns of a table, which shortcut-digits is not; leave groups out, or",
+        ),
+        ("train mine.npz --normalise data", "use --normalise none and scale"),
         ("train mine.npz -o factor", "option 'factor' is not name=value"),
         ("train mine.npz -o =3", "is not name=value"),
         ("train mine.npz --epochs 0", "epochs 0 leaves nothing to do"),
@@ -153,6 +165,11 @@ def test_a_wrong_command(evenly, mine, tmp_path, command, said):
     before = snapshot(tmp_path)
     refused(evenly(*command.split()), said)
     assert {path: content for path, content in snapshot(tmp_path).items() if path in before} == before
+
+
+def test_hints_of_options_that_a_method_has_are_said_as_they_are_typed(evenly, mine):
+    parts = np.where(np.arange(40) % 4 < 2, "train", "test")
+    refused(evenly("train", mine(split=parts), "--method", "dfr", "-o", "on=validation"), "use on=train$")
 
 
 # What is wrong with the file
@@ -302,6 +319,10 @@ def test_train_says_what_came_of_it_and_where_the_page_is(evenly, mine, tmp_path
     assert f"{results['test']['accuracy']:.1%}" in out
     assert f"{results['test']['worst_group']:.1%}" in out
     assert f"{results['cost_multiple']:.2f}x" in out
+    assert f"{results['evaluation_cost_multiple']:.2f}x the cost of ERM, counted apart" in out
+    counts, names = results["test"]["group_counts"], results["group_names"]
+    lowest = [g for g, a in enumerate(results["test"]["groups"]) if a == results["test"]["worst_group"]]
+    assert any(f"{names[g]}: {counts[g]} example" in out for g in lowest)
     assert "rule: worst-group" in out
     page = re.search(r"page\s+(\S+)", out).group(1)
     assert (tmp_path / page).read_text().lstrip().lower().startswith("<!doctype html>")

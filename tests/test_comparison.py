@@ -10,9 +10,10 @@ import torch
 from scipy import stats
 
 from evenly import Data, EvenlyError, compare, train
-from evenly.comparison import Comparison, _slug, paired, point_name, summarise
+from evenly.comparison import Comparison, _slug, paired, summarise
 from evenly.data import load
 from evenly.models import RECIPES
+from evenly.sweep import point_name
 
 N, BATCH, EPOCHS = 40, 8, 4
 QUICK = {"epochs": EPOCHS, "batch_size": BATCH, "lr": 0.1}
@@ -214,6 +215,8 @@ def test_rows_carry_every_metric_and_the_cost(everything):
             assert set(row[split]) >= METRICS
         assert {"cost", "cost_multiple", "evaluation_cost", "rule", "seed", "method", "optimizer"} <= set(row)
         assert row["cost_multiple"] == pytest.approx(row["cost"] / (EPOCHS * N))
+        assert row["evaluation_cost_multiple"] == pytest.approx(row["evaluation_cost"] / (EPOCHS * N))
+        assert row["evaluation_cost"] > 0
 
 
 def test_the_summary_is_computed_from_the_rows(everything):
@@ -227,6 +230,8 @@ def test_the_summary_is_computed_from_the_rows(everything):
                 control = [rows[entry["control"], seed]["test"][metric] for seed in (0, 1)]
                 expected = paired([a - b for a, b in zip(values, control, strict=True)])
                 assert entry[metric]["difference"] == {k: pytest.approx(v) for k, v in expected.items()}
+        looks = [rows[entry["arm"], seed]["evaluation_cost_multiple"] for seed in (0, 1)]
+        assert entry["evaluation_cost_multiple"] == pytest.approx(sum(looks) / 2)
     assert everything.plan["seeds"] == [0, 1]
     assert everything.plan["rule"] == "last"
     json.dumps(everything.as_json(), allow_nan=False)
@@ -418,6 +423,29 @@ def test_rho_varies_the_arms_that_have_one():
     assert [row["arm"] for row in table.rows if row["control_of"] is None] == arms
     weak, strong = (table.runs[arm, 0].model.state_dict() for arm in arms[1:])
     assert not all(torch.equal(weak[name], strong[name]) for name in weak)
+
+
+@pytest.mark.parametrize("out", [None, "c"])
+def test_a_control_that_several_values_share_is_trained_once(tmp_path, monkeypatch, out):
+    asked = []
+
+    def watched(model, data, method, optimizer, **given):
+        asked.append((method, optimizer, given.get("rho")))
+        return train(model, data, method, optimizer, **given)
+
+    monkeypatch.setattr("evenly.comparison.train", watched)
+    folder = None if out is None else tmp_path / out
+    table = compare("mlp", law, ["erm"], ["sam"], seeds=1, sweep={"rho": [0.05, 0.5]}, out=folder, **QUICK)
+    assert asked == [("erm", "sam", 0.05), ("erm", "sgd", None), ("erm", "sam", 0.5)]
+    rows = {row["arm"]: row for row in table.rows}
+    weak, strong = (rows[f"erm+sgd at the cost of erm+sam, rho {rho}"] for rho in (0.05, 0.5))
+    assert measured(weak) == measured(strong)
+    assert (weak["control_of"], strong["control_of"]) == ("erm+sam, rho 0.05", "erm+sam, rho 0.5")
+    assert all("difference" in entry["accuracy"] for entry in table.summary if entry["control"])
+    # where epochs are swept, the cost that is called 1.00x is another, and so are the runs
+    asked.clear()
+    compare("mlp", law, ["erm"], ["sam"], seeds=1, sweep={"epochs": [2, 3]}, batch_size=BATCH, lr=0.1)
+    assert len(asked) == 4
 
 
 def linear():
@@ -738,5 +766,5 @@ def test_processes_change_nothing(tmp_path):
 @pytest.mark.timeout(60)  # it once hung in the pool's shutdown
 def test_what_cannot_be_sent_to_a_process_is_said():
     """The patch law's Data carries a function that watches the network; it was made inside another."""
-    with pytest.raises(EvenlyError, match="jobs=1"):
+    with pytest.raises(EvenlyError, match="use jobs 1"):
         compare(None, load("patches", n=40), ["erm"], seeds=2, jobs=2, epochs=1)

@@ -144,10 +144,15 @@ def test_a_file_that_moved_is_given_again_and_another_is_refused(evenly, tmp_pat
 
 REFUSED = {
     "a group that is not there": (["--groups", "palce"], "called 'palce' in .*; there are: label, place"),
+    "one of several joined by a plus": (["--groups", "place+city"], "called 'city' in .*; there are: label, place"),
+    "a plus between what is no yes and no": (
+        ["--groups", "label+place"],
+        "column 'label' holds '.*' and makes no overlapping groups; give 0 and 1, or join it by a comma",
+    ),
     "a split too small": (["-d", "validation=0.001"], "leaves the validation split empty"),
     "a group that validation lacks": (
         ["--select", "worst-group", "-d", "validation=0.04"],
-        "has no validation example.*use select='worst-class'",
+        "has no validation example.*use --select worst-class",
     ),
     "a model of images": (["--model", "resnet18"], "resnet18 cannot read texts; use bag_of_words"),
     "another text column": (["-d", "text=comment"], "has no column 'comment' .found: 'text', 'place'"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
 import re
-import shutil
 import sys
-import textwrap
 import traceback
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -16,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from evenly import __version__
+from evenly.arguments import names, numbers, only_given, pairs, running, seeds_of, settings_of, swept
 from evenly.errors import EvenlyError
 
 app = typer.Typer(
@@ -119,10 +119,11 @@ def demo(
     Example: evenly demo --out /tmp/demo
     """
     from evenly.demo import demo as run_demo
+    from evenly.report.console import show_results
 
     jobs = min(4, os.cpu_count() or 1) if jobs is None else jobs
     tables = run_demo(out, seed=seed, device=device, jobs=jobs)
-    _show(tables, out, as_json)
+    show_results(tables, out, as_json)
 
 
 @app.command()
@@ -181,16 +182,16 @@ def train(
     from evenly.methods import find
     from evenly.report.console import show_run
 
-    settings = _settings(
+    settings = settings_of(
         batch_size, model_option, epochs=epochs, lr=lr, momentum=momentum, weight_decay=weight_decay, rho=rho,
         schedule=schedule, select=select, augment=augment, normalise=normalise, precision=precision,
         patience=patience, groups=groups, infer=infer,
     )  # fmt: skip
-    options = find(method).checked(_pairs(option))
+    options = find(method).checked(pairs(option))
     out = _outside(data, out or Path("runs") / f"{_short(data)}-{method}-{optimizer}-seed{seed}")
     run = run_train(
         model, data, method, optimizer, seed=seed, device=device, out=out,
-        data_options=_pairs(data_option), record=_pairs(record) or None, **_running(workers, no_capture), **settings,
+        data_options=pairs(data_option), record=pairs(record) or None, **running(workers, no_capture), **settings,
         **options,
     )  # fmt: skip
     if as_json:
@@ -256,25 +257,26 @@ def compare(
       evenly compare cifar10 --methods erm,useful --sweep batch_size=128,256,512
     """
     from evenly.comparison import compare as run_compare
+    from evenly.report.console import show_results
 
     by_method: dict[str, dict[str, Any]] = {}
-    for name, value in _pairs(option).items():
+    for name, value in pairs(option).items():
         owner, dot, own = name.partition(".")
         if not dot:
             raise EvenlyError(f"option {name!r} does not say whose it is; write method.{name}=..., e.g. pde.{name}=...")
         by_method.setdefault(owner, {})[own] = value
     out = _outside(data, out or Path("runs") / f"compare-{_short(data)}")
     table = run_compare(
-        model, data, _names(methods), _names(optimizers), _seeds(seeds), options=by_method, sweep=_sweep(sweep),
-        data_options=_pairs(data_option), device=device, jobs=jobs, together=together, out=out,
-        **_running(workers, no_capture),
-        **_settings(
+        model, data, names(methods), names(optimizers), seeds_of(seeds), options=by_method, sweep=swept(sweep),
+        data_options=pairs(data_option), device=device, jobs=jobs, together=together, out=out,
+        **running(workers, no_capture),
+        **settings_of(
             batch_size, model_option, epochs=epochs, lr=lr, momentum=momentum, weight_decay=weight_decay, rho=rho,
             schedule=schedule, select=select, augment=augment, normalise=normalise, precision=precision,
             patience=patience, groups=groups, infer=infer,
         ),
     )  # fmt: skip
-    _show([table], out, as_json)
+    show_results([table], out, as_json)
 
 
 @app.command()
@@ -325,16 +327,16 @@ def stability(
     """
     if target is None:
         _diagram(
-            out or Path("stability") / "phase-diagram", as_json, x=x, y=y, x_values=_numbers("x-values", x_values),
-            y_values=_numbers("y-values", y_values), optimizer=optimizer, n=n, steps=steps, repeats=repeats, seed=seed,
-            **_given(batch_size=batch_size, sigma=sigma, lr=lr, ascent=ascent), rho=rho, data=data,
+            out or Path("stability") / "phase-diagram", as_json, x=x, y=y, x_values=numbers("x-values", x_values),
+            y_values=numbers("y-values", y_values), optimizer=optimizer, n=n, steps=steps, repeats=repeats, seed=seed,
+            **only_given(batch_size=batch_size, sigma=sigma, lr=lr, ascent=ascent), rho=rho, data=data,
         )  # fmt: skip
         return
     from evenly.minima import read
     from evenly.report.console import show_card
     from evenly.report.stability_pages import card_page
 
-    if foreign := [name for name, value in _given(sigma=sigma, ascent=ascent, optimizer=optimizer).items()]:
+    if foreign := [name for name, value in only_given(sigma=sigma, ascent=ascent, optimizer=optimizer).items()]:
         raise EvenlyError(f"--{foreign[0]} is for a phase diagram; leave it out, or leave out {target}")
     out = out or Path("stability") / Path(target).name.removesuffix(".npz")
     _check_answer(out, "stability.json", str(target))
@@ -407,13 +409,13 @@ def audit(
     out = out or Path("audits") / "-".join(Path(each).resolve().name.partition(".")[0] for each in targets)
     asked = {
         "target": target, "against": against, "data": data, "model": model, "normalise": normalise, "split": split,
-        "rho": rho, "top": top, "samples": samples, "seed": seed, "data_options": _pairs(data_option),
+        "rho": rho, "top": top, "samples": samples, "seed": seed, "data_options": pairs(data_option),
     }  # fmt: skip
     _check_answer(out, "audit.json", asked, "asked")
     found = []
     with Progress("audit") as bar:
         bar(0.0, "reading")
-        given = subjects(targets, data, model, device, normalise=normalise, data_options=_pairs(data_option))
+        given = subjects(targets, data, model, device, normalise=normalise, data_options=pairs(data_option))
         check_same(given[0].data, given[-1].data)
         for number, of in enumerate(given):
 
@@ -433,10 +435,7 @@ def audit(
     if as_json:
         print((out / "audit.json").read_text(), end="")
         return
-    for sentence in compared:
-        print(textwrap.fill(sentence, shutil.get_terminal_size().columns))
-    print(end="\n" if compared else "")
-    show_audits(found, out / "audit.html")
+    show_audits(found, compared, out / "audit.html")
 
 
 @app.command()
@@ -446,10 +445,11 @@ def methods(as_json: Json = False) -> None:
     Example: evenly methods --json
     """
     from evenly.methods import METHODS
+    from evenly.report.console import show_list, with_options
 
-    _list(
+    show_list(
         {
-            name: _with_options(m.summary, m.options) + (" (needs groups)" if m.needs_groups else "")
+            name: with_options(m.summary, m.options) + (" (needs groups)" if m.needs_groups else "")
             for name, m in sorted(METHODS.items())
         },
         as_json,
@@ -463,14 +463,15 @@ def datasets(as_json: Json = False) -> None:
     Example: evenly datasets
     """
     from evenly.data import DATASETS, law_options
+    from evenly.report.console import show_list, with_options
 
     rows = {
-        name: _with_options((law.__doc__ or "").splitlines()[0], law_options(name)) for name, law in DATASETS.items()
+        name: with_options((law.__doc__ or "").splitlines()[0], law_options(name)) for name, law in DATASETS.items()
     }
     rows["FOLDER"] = "your own images: a folder for each class, or a file metadata.csv with file, label[, split, ...]"
     rows["FILE.csv"] = "your own texts (a column text) or numbers: label[, split, attributes ...]; also .csv.gz"
     rows["FILE.npz"] = "your own arrays: x (N, ...), y (N,), optionally groups (N,) and split (N,)"
-    _list(rows, as_json)
+    show_list(rows, as_json)
 
 
 @app.command()
@@ -480,6 +481,7 @@ def models(as_json: Json = False) -> None:
     Example: evenly models
     """
     from evenly.models import MODELS, TEXT_MODELS
+    from evenly.report.console import show_list
 
     rows = {name: summary for name, (_, summary) in (MODELS | TEXT_MODELS).items()}
     rows["hf:FOLDER"] = "for texts: a sequence classifier of transformers and its tokenizer from a local folder"
@@ -487,7 +489,7 @@ def models(as_json: Json = False) -> None:
         rows[f"{library}:NAME"] = (
             f"any model of {library} where it is installed; weights from a local file with --model-option weights=FILE"
         )
-    _list(rows, as_json)
+    show_list(rows, as_json)
 
 
 @app.callback(invoke_without_command=True)
@@ -509,7 +511,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except EvenlyError as error:
-        _fail(str(error))
+        _fail(_typed(str(error)))
     except _UsageError as error:
         _fail(error.format_message())
     except (KeyboardInterrupt, typer.Abort):
@@ -539,18 +541,20 @@ def _stopped() -> NoReturn:
     sys.exit(INTERRUPTED)
 
 
+def _typed(message: str) -> str:
+    """Hints in Python's spelling as they are typed here: select='last' is --select last, of a method on=train."""
+    options = {name for verb in (train, compare, audit) for name in inspect.signature(verb).parameters}
+
+    def typed(hint: re.Match[str]) -> str:
+        name, value = hint.groups()
+        return f"--{name} {value}" if name in options else f"{name}={value}"
+
+    return re.sub(r"\b([a-z_]+)='([\w-]+)'", typed, message)
+
+
 def _fail(message: str) -> NoReturn:
     print(f"evenly: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
-
-
-def _show(tables: list[Any], out: Path, as_json: bool) -> None:
-    if as_json:
-        print((out / "results.json").read_text(), end="")
-        return
-    from evenly.report.console import show_comparisons
-
-    show_comparisons(tables, out / "report.html")
 
 
 def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **settings: Any) -> None:
@@ -617,98 +621,3 @@ def _outside(data: str, out: Path) -> Path:
             f"{out} lies in {data}, the folder of images, and would be taken for a class; give --out elsewhere"
         )
     return out
-
-
-def _given(**settings: Any) -> dict[str, Any]:
-    """Those that the user gave."""
-    return {name: value for name, value in settings.items() if value is not None}
-
-
-def _numbers(name: str, text: str | None) -> list[float] | None:
-    try:
-        return None if text is None else [float(value) for value in text.split(",")]
-    except ValueError:
-        raise EvenlyError(f"{name} {text!r} are not numbers; separate them by commas, e.g. 1,2,5") from None
-
-
-def _list(rows: dict[str, str], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    width = max(map(len, rows)) + 2
-    columns = shutil.get_terminal_size().columns
-    for name, summary in rows.items():
-        print(textwrap.fill(summary, columns, initial_indent=f"{name:<{width}}", subsequent_indent=" " * width))
-
-
-def _with_options(summary: str, options: dict[str, Any]) -> str:
-    shown = ", ".join(f"{name}={value}" for name, value in options.items())
-    return summary.rstrip(".") + (f" [{shown}]" if shown else "")
-
-
-def _settings(batch_size: str | None, model_option: list[str] | None, **given: Any) -> dict[str, Any]:
-    """Only what the user gave; the rest is a recipe's or the default."""
-    settings = _given(**given)
-    if batch_size is not None:
-        if batch_size != "full" and not batch_size.isdecimal():
-            raise EvenlyError(f"batch-size {batch_size!r} is not a number of examples; give a whole number or 'full'")
-        settings["batch_size"] = None if batch_size == "full" else int(batch_size)
-    if model_option:
-        settings["model_options"] = _pairs(model_option)
-    return settings
-
-
-def _running(workers: int, no_capture: bool) -> dict[str, Any]:
-    """How to run it, where that is not as usual."""
-    if workers < 0:
-        raise EvenlyError(f"workers {workers} cannot be used; give 0 (none) or more")
-    return ({"workers": workers} if workers else {}) | ({"capture": False} if no_capture else {})
-
-
-def _sweep(items: list[str] | None) -> dict[str, list[Any]]:
-    """name=value,value,... pairs; a whole batch is called 'full' here as in --batch-size."""
-    sweep: dict[str, list[Any]] = {}
-    for item in items or []:
-        name, equals, text = item.partition("=")
-        if not equals or not name:
-            raise EvenlyError(f"sweep {item!r} is not name=value,value; write e.g. batch_size=128,256")
-        if name in sweep:
-            raise EvenlyError(f"{name} is swept twice; give all its values at once, {name}=value,value")
-        try:
-            values = json.loads(f"[{text}]")
-        except json.JSONDecodeError:
-            values = [_value(part.strip()) for part in text.split(",")]
-        if name.rpartition(".")[2] == "batch_size":
-            values = [None if value == "full" else value for value in values]
-        sweep[name] = values
-    return sweep
-
-
-def _pairs(items: list[str] | None) -> dict[str, Any]:
-    """name=value pairs; values are read as JSON where they are JSON (numbers, lists, true) and as text otherwise."""
-    pairs: dict[str, Any] = {}
-    for item in items or []:
-        name, equals, value = item.partition("=")
-        if not equals or not name:
-            raise EvenlyError(f"option {item!r} is not name=value; write e.g. factor=3")
-        pairs[name] = _value(value)
-    return pairs
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        # a number that JSON would have start with 0
-        return float(text) if re.fullmatch(r"[+-]?\.\d+(e[+-]?\d+)?", text, re.ASCII) else text
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _seeds(text: str) -> int | list[int]:
-    try:
-        return [int(seed) for seed in text.split(",")] if "," in text else int(text)
-    except ValueError:
-        raise EvenlyError(f"seeds {text!r} are not numbers; give how many (3) or which (100,101,102)") from None

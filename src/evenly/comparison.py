@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from evenly.cost_to_reach import is_erm_of, levels_reached
 from evenly.data import Data
 from evenly.data.augment import Augment
 from evenly.engine import Fit, Run
@@ -37,14 +38,25 @@ from evenly.engine.progress import Progress
 from evenly.engine.schedules import schedule as find_schedule
 from evenly.engine.side_by_side import side_by_side
 from evenly.errors import EvenlyError, unknown
-from evenly.experiment import KINDS, Model, as_data, as_device, by_columns, erm_cost, name_of, resolve, train
+from evenly.experiment import (
+    KINDS,
+    Model,
+    as_data,
+    as_device,
+    by_columns,
+    check_inference,
+    erm_cost,
+    name_of,
+    resolve,
+    train,
+    uses_inferred,
+)
 from evenly.methods import find
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
-from evenly.options import checked, kinds_of
+from evenly.options import checked
+from evenly.sweep import arm_name, checked_sweep, setting_kinds, values_for_all, values_of, varies
 
 METRICS = ("accuracy", "worst_group", "train_weighted", "worst_class")
-ABOVE_ERM = (0.0, 0.05, 0.10, 0.15)
-"""Levels that arms are asked the cost of: so much above ERM's best worst group on validation."""
 LONGEST_NAME = 120
 """Characters of a run's folder; file systems end at 255, some tools before."""
 
@@ -119,7 +131,7 @@ def compare(
     optimizers = list(dict.fromkeys([optimizers] if isinstance(optimizers, str) else optimizers))
     settings, data_options = by_columns(settings, data, data_options)
     options, settings = _check(methods, optimizers, seeds, options or {}, settings, jobs, together)
-    values = _check_sweep(
+    values = checked_sweep(
         sweep or {},
         _arms(methods, optimizers),
         options,
@@ -202,6 +214,7 @@ class _Seed:
         data = self.dataset(seed)
         places = self.places()
         done: dict[str, tuple[dict[str, Any], Run]] = {}
+        trained: list[tuple[tuple[Any, ...], Run]] = []
 
         def run(
             arm: str, method: str, optimizer: str, at: dict[str, Any], shared: dict[str, Any], options: dict[str, Any],
@@ -211,26 +224,34 @@ class _Seed:
                 progress(len(done) / (2 * len(places)), arm)
                 common = self.settings | shared
                 given = common | options
-                out = None if self.folder is None else self.folder / "runs" / f"{_slug(arm)}-seed{seed}"
-                result = train(
-                    given.pop("model", self.model), data, method, optimizer, seed=seed, budget=budget, out=out,
-                    progress=lambda share, note: progress((len(done) + share) / (2 * len(places)), arm),
-                    unit=erm_cost(data, self.resolved(data, "erm", common)["epochs"]), **self.running, **given,
-                )  # fmt: skip
+                if not uses_inferred(method, self.resolved(data, method, given)):
+                    given = {name: value for name, value in given.items() if (name, value) != ("groups", "infer")}
+                    given.pop("infer", None)
+                asked = (method, optimizer, budget, dict(given))
+                # arms at several values of a sweep may have one and the same control
+                result = next((result for earlier, result in trained if earlier == asked), None)
+                if result is None:
+                    out = None if self.folder is None else self.folder / "runs" / f"{_slug(arm)}-seed{seed}"
+                    result = train(
+                        given.pop("model", self.model), data, method, optimizer, seed=seed, budget=budget, out=out,
+                        progress=lambda share, note: progress((len(done) + share) / (2 * len(places)), arm),
+                        unit=erm_cost(data, self.resolved(data, "erm", common)["epochs"]), **self.running, **given,
+                    )  # fmt: skip
+                    trained.append((asked, result))
                 named = {name: name_of(value) for name, value in at.items()}
                 row = {"arm": arm, **result.results, "sweep": named, "control": None, "control_of": None}
                 done[arm] = (row, result)
             return done[arm][1]
 
         for method, optimizer, at in places:
-            arm = _arm(method, optimizer, at)
-            own = self.options.get(method, {}) | _own(at, method)
-            result = run(arm, method, optimizer, at, _common(at), own)
+            arm = arm_name(method, optimizer, at)
+            own = self.options.get(method, {}) | values_of(at, method)
+            result = run(arm, method, optimizer, at, values_for_all(at), own)
             control = _control(method, optimizer)
             if not self.controls or control is None:
                 continue
             other, its_optimizer = control
-            its_at = {name: value for name, value in _common(at).items() if _varies(name, other, its_optimizer)}
+            its_at = {name: value for name, value in values_for_all(at).items() if varies(name, other, its_optimizer)}
             # what the user set for this method alone, its control gets too; a recipe's settings suit the method only
             shared = {name: value for name, value in own.items() if name in KINDS and name != "epochs"}
             options = self.options.get(other, {}) | shared
@@ -242,7 +263,7 @@ class _Seed:
             its_epochs = self.resolved(data, other, self.settings | its_at | options)["epochs"]
             if other == "erm" and not shared and math.isclose(result.cost, passes * erm_cost(data, its_epochs)):
                 budget = None
-                same_cost = _arm(other, its_optimizer, its_at)
+                same_cost = arm_name(other, its_optimizer, its_at)
                 run(same_cost, other, its_optimizer, its_at, its_at, options)
             else:
                 same_cost = f"{other}+{its_optimizer} at the cost of {arm}"
@@ -259,8 +280,8 @@ class _Seed:
         for values in product(*self.sweep.values()):
             for method, optimizer in arms:
                 pairs = zip(self.sweep, values, strict=True)
-                at = {name: value for name, value in pairs if _varies(name, method, optimizer)}
-                found.setdefault(_arm(method, optimizer, at), (method, optimizer, at))
+                at = {name: value for name, value in pairs if varies(name, method, optimizer)}
+                found.setdefault(arm_name(method, optimizer, at), (method, optimizer, at))
         return list(found.values())
 
     @property
@@ -278,13 +299,16 @@ class _Seed:
 
     def check_on(self, data: Data) -> None:
         """Refuse, before any arm has run, what an arm's settings and the data's recipe together cannot be."""
+        plans = []
         for method, optimizer, at in self.places():
-            given = self.settings | _common(at) | self.options.get(method, {}) | _own(at, method)
+            given = self.settings | values_for_all(at) | self.options.get(method, {}) | values_of(at, method)
             plan = self.resolved(data, method, given)
+            plans.append((method, plan))
             builder(optimizer, **{name: plan[name] for name in ("lr", "momentum", "weight_decay", "rho")})
             Augment(plan["augment"])
             course = find_schedule(plan["schedule"])
             Fit(plan["epochs"], "sgd", course, plan["batch_size"], plan["select"], plan["evaluate_every"])
+        check_inference(plans)
 
     def config(self) -> dict[str, Any]:
         """What every call in one folder has in common."""
@@ -332,7 +356,7 @@ class _Seed:
 
     def plan(self, seeds: list[int], data: Data) -> dict[str, Any]:
         """What was run; `in_common` holds every setting of training that ERM has at all values of the sweep."""
-        plans = [self.resolved(data, "erm", self.settings | _common(at)) for _, _, at in self.places()]
+        plans = [self.resolved(data, "erm", self.settings | values_for_all(at)) for _, _, at in self.places()]
         # ASAM has a radius of its own where none was given
         own = {"model"} | ({"rho"} if "rho" not in self.settings and ADAPTIVE.keys() & set(self.optimizers) else set())
         in_common = {
@@ -369,8 +393,9 @@ def summarise(rows: list[dict[str, Any]], trained: Mapping[tuple[str, int], Run]
             "cost_multiple": _mean([run["cost_multiple"] for run in runs.values()]),
             "control_cost_multiple": _mean([run["cost_multiple"] for run in control.values()]) if control else None,
         }  # fmt: skip
-        if all("selected_after_epochs" in run for run in runs.values()):
-            entry["selected_after_epochs"] = _mean([run["selected_after_epochs"] for run in runs.values()])
+        for told in ("selected_after_epochs", "evaluation_cost_multiple"):
+            if all(told in run for run in runs.values()):
+                entry[told] = _mean([run[told] for run in runs.values()])
         for metric in METRICS:
             values = {seed: _test(run, metric) for seed, run in runs.items()}
             if any(value is None for value in values.values()):
@@ -398,59 +423,10 @@ def summarise(rows: list[dict[str, Any]], trained: Mapping[tuple[str, int], Run]
             }
         summary.append(entry)
     for entry in summary:
-        erm = next((other["arm"] for other in summary if _is_erm_of(entry, other)), None)
-        if erm is not None and (found := _reaching(entry["arm"], erm, by_arm[entry["arm"]], trained or {})):
+        erm = next((other["arm"] for other in summary if is_erm_of(entry, other)), None)
+        if erm is not None and (found := levels_reached(entry["arm"], erm, by_arm[entry["arm"]], trained or {})):
             entry["cost_to_reach"] = found
     return summary
-
-
-def cost_to_reach(history: Sequence[Mapping[str, Any]], worst_group: float) -> float | None:
-    """Example-gradients spent when validation accuracy in the worst group first reached a share; None if it never did.
-
-    Args:
-        history: rows of epochs, as in `Run.history`; what a method spent before its first epoch is in their cost.
-        worst_group: a share in [0, 1].
-    """
-    if not 0 <= worst_group <= 1:
-        raise EvenlyError(f"worst_group {worst_group} is not a share; give a number in [0, 1], e.g. 0.75")
-    reached = (row for row in history if _worst(row) >= worst_group - 1e-9)  # sums of shares are off by less
-    return next((float(row["cost"]) for row in reached), None)
-
-
-def _is_erm_of(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether an arm is plain ERM with the optimizer, and no other swept values, of an arm that is no control."""
-    plain = other["method"] == "erm" and not other["control_of"] and not entry["control_of"]
-    return plain and other["optimizer"] == entry["optimizer"] and other["sweep"].items() <= entry["sweep"].items()
-
-
-def _reaching(
-    arm: str, erm: str, rows: Mapping[int, Mapping[str, Any]], trained: Mapping[tuple[str, int], Run]
-) -> list[dict[str, Any]]:
-    """For each level above ERM's best worst group of the same seed, what it cost every seed to reach it, None if it
-    did not; nothing where validation does not tell, or where the weights are not those of any epoch."""
-    found: dict[float, list[float | None]] = {above: [] for above in ABOVE_ERM}
-    for seed in rows:
-        mine, its = trained.get((arm, seed)), trained.get((erm, seed))
-        if mine is None or its is None or not mine.history or mine.cost > mine.history[-1]["cost"]:
-            return []
-        best = max(map(_worst, its.history), default=-math.inf)
-        if -math.inf in (best, max(map(_worst, mine.history))):
-            return []
-        for above, costs in found.items():
-            costs.append(cost_to_reach(mine.history, best + above) if best + above <= 1 else None)
-    units = [row["cost"] / row["cost_multiple"] for row in rows.values()]
-    return [
-        {
-            "above_erm": above,
-            "costs": costs,
-            "cost_multiples": [None if cost is None else cost / unit for cost, unit in zip(costs, units, strict=True)],
-        }
-        for above, costs in found.items()
-    ]
-
-
-def _worst(row: Mapping[str, Any]) -> float:
-    return float((row.get("validation") or {}).get("worst_group", -math.inf))
 
 
 def paired(differences: Sequence[float], level: float = 0.95) -> dict[str, Any]:
@@ -499,7 +475,7 @@ def _check(
             raise unknown("optimizer", optimizer, OPTIMIZERS)
     settings = checked("setting", settings, KINDS)
     for method, given in options.items():
-        options = options | {method: checked(f"option of {method}", given, _kinds(method))}
+        options = options | {method: checked(f"option of {method}", given, setting_kinds(method))}
     if not arms or not seeds:
         raise EvenlyError("there is nothing to compare; give at least one method, one optimizer and one seed")
     if len(set(seeds)) != len(seeds):
@@ -508,95 +484,6 @@ def _check(
         if value < 1:
             raise EvenlyError(f"{name} {value} cannot work; give at least 1")
     return options, settings
-
-
-def _kinds(method: str) -> dict[str, Any]:
-    """Of what kind is each of a method's options and settings."""
-    own = find(method)
-    kinds = kinds_of(own.run)
-    return KINDS | {name: kinds[name] for name in own.options}
-
-
-def _check_sweep(
-    sweep: Mapping[str, Iterable[Any]],
-    arms: list[tuple[str, str]],
-    options: dict[str, dict[str, Any]],
-    settings: dict[str, Any],
-) -> dict[str, list[Any]]:
-    """Refuse a sweep that varies nothing or contradicts what is fixed; its values, with plain numbers."""
-    found: dict[str, list[Any]] = {}
-    for name, values in sweep.items():
-        method, _, setting = name.rpartition(".")
-        if not method and setting not in KINDS:
-            if whose := [owner for owner, _ in arms if setting in find(owner).options]:
-                raise EvenlyError(f"sweep {name!r} does not say whose option it is; write {whose[0]}.{name}")
-            raise unknown("setting", name, KINDS)
-        kinds = _kinds(method) if method else KINDS
-        if setting not in kinds:
-            raise unknown(f"option of {method}", setting, kinds)
-        if setting == "select":
-            raise EvenlyError(f"{name} cannot be swept, one table has one selection rule; compare once for each rule")
-        if not any(_varies(name, *arm) for arm in arms):
-            missing = f"method {method}" if method and method not in dict(arms) else f"optimizer {' or '.join(PLAIN)}"
-            raise EvenlyError(f"sweep {name!r} varies no arm, none has {missing}; add one that has it")
-        fixed = [options.get(method, {})] if method else [settings, *options.values()]
-        if fixed := [own[setting] for own in fixed if setting in own]:
-            raise EvenlyError(f"{name} is swept and also fixed at {fixed[0]!r}; give it once")
-        if method and setting in sweep:
-            raise EvenlyError(f"{name} and {setting} are both swept; sweep one of them")
-        if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
-            raise EvenlyError(f"sweep of {name} is {values!r}, not a list of values; give e.g. [{values!r}, ...]")
-        owner = f"option of {method}" if method else "setting"
-        found[name] = [checked(owner, {setting: value}, kinds)[setting] for value in values]
-        if not found[name]:
-            raise EvenlyError(f"sweep of {name} has no values; give at least one")
-        texts = [_text(name_of(value)) for value in found[name]]
-        if twice := [text for text, before in zip(texts, _before(found[name], texts), strict=True) if before]:
-            raise EvenlyError(f"{twice[0]} stands twice in the sweep of {name}; give every value once")
-    return found
-
-
-def _before(values: list[Any], texts: list[str]) -> list[bool]:
-    """For each value whether an earlier one is equal to it (1 and 1.0) or is called the same."""
-    numbers = [value if isinstance(value, int | float) else text for value, text in zip(values, texts, strict=True)]
-    return [numbers[k] in numbers[:k] or texts[k] in texts[:k] for k in range(len(values))]
-
-
-def _varies(name: str, method: str, optimizer: str) -> bool:
-    """Whether a swept name has to do with an arm."""
-    owner, _, setting = name.rpartition(".")
-    return owner in ("", method) and (setting != "rho" or optimizer in PLAIN)
-
-
-def _common(at: Mapping[str, Any]) -> dict[str, Any]:
-    """The swept values that are settings of all arms."""
-    return {name: value for name, value in at.items() if "." not in name}
-
-
-def _own(at: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """The swept values that are a method's own, under its names for them."""
-    return {name.removeprefix(f"{method}."): value for name, value in at.items() if name.startswith(f"{method}.")}
-
-
-def _arm(method: str, optimizer: str, at: Mapping[str, Any]) -> str:
-    values = [f"{name.rpartition('.')[2]} {_text(name_of(value), name)}" for name, value in at.items()]
-    return ", ".join([f"{method}+{optimizer}", *values])
-
-
-def point_name(sweep: Mapping[str, Any]) -> str:
-    """A row's swept values as a heading: "batch_size 256, useful.factor 3"."""
-    return ", ".join(f"{name} {_text(value, name)}" for name, value in sweep.items())
-
-
-def _text(value: Any, name: str = "") -> str:
-    """A swept value as it stands in an arm's name."""
-    if value is None:
-        return "full" if name.rpartition(".")[2] == "batch_size" else "none"
-    if isinstance(value, Mapping):
-        return " ".join(f"{key}={_text(inner)}" for key, inner in value.items()) or "none"
-    if isinstance(value, list | tuple):
-        return "/".join(_text(inner) for inner in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @contextlib.contextmanager
@@ -628,7 +515,7 @@ def _check_sendable(job: _Seed) -> None:
         pickle.dumps(job)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise EvenlyError(
-            f"this model or data cannot be sent to another process ({error}); use jobs=1, or give both by name"
+            f"this model or data cannot be sent to another process ({error}); use jobs 1, or give both by name"
         ) from None
 
 

@@ -136,6 +136,8 @@ def train(
         data = as_data(data, seed, data_options or {})
         chosen = find(method)
         plan, options = resolve(data, method, settings, model)
+        if not reading:
+            check_inference([(method, plan)])
         model = plan["model"] if model is None else model
         if optimizer in ADAPTIVE and "rho" not in settings:
             plan["rho"] *= ADAPTIVE[optimizer]
@@ -174,7 +176,7 @@ def train(
             )  # fmt: skip
             shown, inferred = data, None
             with memory_explained(plan["batch_size"]):
-                if plan.get("groups") == "infer" and (chosen.needs_groups or plan["select"] == "worst-group"):
+                if uses_inferred(method, plan):
                     inferred = infer_groups(fresh, data, fit, plan.get("infer", "useful"))
                     # to a method that asks for no groups they are part of the looks at validation
                     spent = inferred.cost if chosen.needs_groups else 0.0
@@ -311,11 +313,34 @@ def as_data(data: Any, seed: int, options: dict[str, Any]) -> Data:
 def by_columns(
     settings: Mapping[str, Any], data: Any, data_options: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(settings, options of the data): `groups` that name columns are an option of data that is read from a file."""
+    """(settings, options of the data): `groups` that name columns are an option of data that is read from a table."""
     settings, options = dict(settings), dict(data_options or {})
-    if isinstance(data, str | Path) and settings.get("groups", "given") not in ("given", "infer"):
-        options["groups"] = settings.pop("groups")
+    by = settings.get("groups", "given")
+    if not isinstance(data, str | Path) or by in ("given", "infer"):
+        return settings, options
+    table = f"groups {by!r} names columns of a table"
+    if str(data).endswith(".npz"):
+        raise EvenlyError(f"{table} and {data} holds arrays; save an array groups in it, or give groups='infer'")
+    if str(data) in DATASETS and "groups" not in law_options(str(data)):
+        raise EvenlyError(f"{table}, which {data} is not; leave groups out, or give groups='infer'")
+    options["groups"] = settings.pop("groups")
     return settings, options
+
+
+def uses_inferred(method: str, plan: Mapping[str, Any]) -> bool:
+    """Whether groups are to be inferred and a method, or the rule that selects its epoch, goes by them."""
+    return plan.get("groups") == "infer" and (find(method).needs_groups or plan["select"] == "worst-group")
+
+
+def check_inference(plans: Collection[tuple[str, Mapping[str, Any]]]) -> None:
+    """Refuse to infer groups that none of these methods, each with its settings, would use."""
+    asked = [method for method, plan in plans if plan.get("groups") == "infer"]
+    if asked and not any(uses_inferred(method, plan) for method, plan in plans):
+        using = [name for name, method in sorted(METHODS.items()) if method.needs_groups]
+        raise EvenlyError(
+            f"groups 'infer' would not be used by {', '.join(dict.fromkeys(asked))}; give select='worst-group', or a "
+            f"method that needs groups: {', '.join(using)}"
+        )
 
 
 def as_device(name: str) -> torch.device:
@@ -486,10 +511,13 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
         "selected_after_epochs": run.selected_cost / len(data.train),
         "epochs": len(run.history), "cost": run.cost,
         "cost_multiple": run.cost / unit,
-        "evaluation_cost": run.evaluation_cost, "seconds": round(run.seconds, 3),
+        "evaluation_cost": run.evaluation_cost, "evaluation_cost_multiple": run.evaluation_cost / unit,
+        "seconds": round(run.seconds, 3),
         "chosen": None if run.selection is None else len(run.selection.indices),
         "device": str(device.type), "step": run.step,
     }  # fmt: skip
+    if run.selection is not None and "ever_added" in run.selection.details:
+        row["chosen_by_the_end"] = len(run.selection.details["ever_added"])
     for name, split in data.splits.items():
         reseed(derive(config["seed"], "results", name))
         outputs = outputs_of(
@@ -498,6 +526,8 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
         row[name] = measure(outputs, split, data)
         if "groups" in row[name]:
             row[name]["group_intervals"] = intervals(row[name]["groups"], row[name]["group_counts"])
+    if any("groups" in row[name] for name in data.splits):
+        row["group_names"] = list(data.measured_names)
     if run.shown is not None:
         row["used"] = usage(run.shown, data)
     return row

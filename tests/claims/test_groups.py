@@ -20,7 +20,7 @@ import sys
 import pytest
 
 import evenly
-from evenly.comparison import cost_to_reach
+from evenly.cost_to_reach import cost_to_reach
 from evenly.data import GroupBalanced
 
 pytestmark = pytest.mark.claims

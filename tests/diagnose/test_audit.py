@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data import Data, Split
-from evenly.diagnose.audit import SHOWN, Share, _ordinal, audit, fisher, paired
+from evenly.diagnose.audit import SHOWN, Share, audit, fisher, paired
 from evenly.diagnose.probes import probes
 from evenly.errors import EvenlyError
 from evenly.report.audit_pages import groups as group_table
+from evenly.report.audit_words import _ordinal
 
 
 def planted(n=400, groups=True, attributes=True, seed=0, images=False):
@@ -216,7 +217,7 @@ def test_networks_that_cannot_be_audited_are_said_in_a_line():
     refused(f"the loss of far on test example {first} is not finite", Odd(lambda f: f.double() * 0 + FAR), data,
             name="far")  # fmt: skip
     frozen = Leaning().requires_grad_(False)
-    refused("no parameter that requires gradients, .*; set requires_grad, or rho=0 and top=0", frozen, data)
+    refused("no parameter that requires gradients, .*; set requires_grad, or give rho 0 and top 0", frozen, data)
     found = audit(frozen, data, rho=0, top=0, samples=20)
     assert torch.equal(found.importance, found.phantom)
 
@@ -230,6 +231,9 @@ def test_settings_that_leave_nothing_to_look_at_are_said_in_a_line():
     refused("samples 2.5 leaves no example", model, data, samples=2.5)
     refused("rho nan cannot be used; give a number", model, data, rho=math.nan)
     refused("top -1 is no number of eigenvalues", model, data, top=-1, samples=20)
+    refused("seed 'a' is no whole number; give e.g. 0", model, data, seed="a")
+    refused("seed True is no whole number", model, data, seed=True)
+    refused("name 3 is no text; give what to call the model", model, data, name=3)
     refused("forgetting cannot be read as numbers", model, data, forgetting="often")
     refused("forgetting holds -1; give how often", model, data, forgetting=[-1] * 400)
     refused("forgetting holds 0.5; give how often", model, data, forgetting=[0.5] * 400)

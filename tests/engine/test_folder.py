@@ -160,7 +160,7 @@ def test_metrics_that_fall_short_of_the_checkpoint_are_refused(fit, net, problem
     fit(folder=Folder(tmp_path, {}))(net, problem())
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "metrics.jsonl").write_text(lines[0])
-    with pytest.raises(EvenlyError, match=r"has 1 epochs of stage 'final', its checkpoint 3; remove the folder"):
+    with pytest.raises(EvenlyError, match=r"has 1 epoch of stage 'final', its checkpoint 3; remove the folder"):
         fit(folder=Folder(tmp_path, {}))(net, problem())
 
 

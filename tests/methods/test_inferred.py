@@ -140,11 +140,21 @@ def infer_groups_of(run: Any, data: Data, net: Any) -> torch.Tensor:
     return infer_groups(fresh, data, fit).data.train.groups
 
 
-def test_erm_that_is_not_selected_by_group_infers_none_and_spends_nothing_on_it(tiny: Any, net: Any) -> None:
-    run = evenly.train(net, tiny(), "erm", groups="infer", **PLAN)
-    assert "inferred_groups" not in run.results
-    assert run.cost == 4 * 60
-    assert run.rule == "last"
+def test_groups_that_nothing_would_use_are_not_inferred(tiny: Any, net: Any, tmp_path: Path) -> None:
+    said = "groups 'infer' would not be used by erm; give select='worst-group', or a method .*: dfr, group_dro, pde"
+    with pytest.raises(EvenlyError, match=said):
+        evenly.train(net, tiny(), "erm", groups="infer", out=tmp_path / "a", **PLAN)
+    with pytest.raises(EvenlyError, match="would not be used by erm, useful; "):
+        evenly.compare(net, tiny(), ["erm", "useful"], groups="infer", out=tmp_path / "b", **PLAN)
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_the_arms_that_are_compared_only_those_that_use_them_infer_groups(tiny: Any, net: Any) -> None:
+    table = evenly.compare(net, tiny(), ["erm", "pde"], seeds=1, groups="infer", infer="eiil", **PLAN)
+    rows = {row["arm"]: row for row in table.rows}
+    assert [arm for arm, row in rows.items() if "inferred_groups" in row] == ["pde+sgd"]
+    plain = evenly.train(net, tiny(), "erm", **PLAN).results
+    assert {**rows["erm+sgd"], "seconds": 0} == {**rows["erm+sgd"], **plain, "seconds": 0}
 
 
 @pytest.mark.parametrize("method", ["pde", "dfr", "useful"])

@@ -41,8 +41,8 @@ def test_stops_where_the_whole_curve_says(tiny: Any, net: Any, method: str, pati
     assert short.cost == short.history[-1]["cost"] < whole.cost
     if method == "pde":
         assert stop >= 20 + patience
-        assert int(short.selection.details["entered_at_epoch"].max()) < stop
-        assert len(short.selection.indices) == short.history[-1]["examples"]
+        assert int(short.selection.details["ever_added_at_epoch"].max()) < stop
+        assert len(short.selection.details["ever_added"]) == short.history[-1]["examples"]
 
 
 def test_a_budget_is_used_up_whatever_the_patience(tiny: Any, engine: Any, net: Any) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+import evenly
 from evenly import ProgressiveExpansion
 from evenly.engine.schedules import step
 from evenly.methods import METHODS
@@ -74,6 +76,25 @@ def test_the_sets_seen_grow_as_asked(watch: Any, engine: Any, options: dict[str,
     entered = {i: next(e for e, epoch in enumerate(seen.epochs) if i in epoch) for i in seen.epochs[-1]}
     chosen = run.selection.indices.tolist()
     assert dict(zip(chosen, run.selection.details["entered_at_epoch"].tolist(), strict=True)) == entered
+
+
+def test_what_is_added_after_the_kept_epoch_is_not_what_it_was_trained_on(tmp_path: Any) -> None:
+    options = {"warmup_epochs": 3, "every": 1, "add": 10}
+    run = evenly.train(
+        "mlp", "shortcut-digits", "pde", epochs=12, lr=0.3, select="average", out=tmp_path / "r", **options
+    )
+    sizes = [row["examples"] for row in run.history]
+    kept = run.selected_epoch
+    assert 3 < kept < 12  # after some expansions and before others
+    assert run.results["chosen"] == len(run.selection.indices) == sizes[kept - 1]
+    assert run.results["chosen_by_the_end"] == sizes[-1] > sizes[kept - 1]
+    assert run.shown is not None
+    assert (run.shown > 0).nonzero().flatten().tolist() == run.selection.indices.tolist()
+    with np.load(tmp_path / "r" / "selection.npz") as saved:
+        assert saved["indices"].tolist() == run.selection.indices.tolist()
+        assert saved["entered_at_epoch"].max() == kept - 1
+        assert len(saved["ever_added"]) == len(saved["ever_added_at_epoch"]) == sizes[-1]
+        assert saved["ever_added_at_epoch"].max() == 11
 
 
 def test_expansions_draw_every_group_alike(watch: Any, engine: Any) -> None:

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from evenly.comparison import cost_to_reach, summarise
+from evenly.comparison import summarise
+from evenly.cost_to_reach import cost_to_reach
 from evenly.engine.accuracy import wilson
 from evenly.errors import EvenlyError
 from evenly.report import by_group, comparison_page, run_page, words
@@ -80,12 +81,45 @@ def test_the_cost_of_coming_above_erm(table):
     assert block.columns == ["arm", "ERM's best", "+5 points", "+10 points", "+15 points"]
     found = texts(block)
     # ERM's bests are 0.5 and 0.4. Seed 0 comes to 0.55 in its third epoch and to 0.61 in its fourth, seed 1 to 0.55
-    assert found["pde+sgd"] == ["30 0.05×", "30 0.05×", "35 0.06×", "30 0.05×, 1 of 2 seeds"]
-    assert found["erm+sgd"] == ["400 0.67×", "not reached", "not reached", "not reached"]
+    both = "2 of 2 seeds"
+    assert found["pde+sgd"] == [f"30 0.05×, {both}", f"30 0.05×, {both}", f"35 0.06×, {both}", "never 1 of 2 seeds"]
+    assert found["erm+sgd"] == [f"400 0.67×, {both}", *["never 0 of 2 seeds"] * 3]
     assert "Left out" not in block.caption
     (told,) = words.reached(table)
-    assert told.endswith("on validation plus 15 points, 1x being all of ERM's: pde with sgd 0.05x (1 of 2 seeds).")
+    assert told == (
+        "Median cost up to ERM's best worst group on validation plus 10 points, 1x being all of ERM's: "
+        "pde with sgd 0.06x (2 of 2 seeds)."
+    )
     assert told in words.closing(table)
+
+
+@pytest.mark.parametrize(
+    ("costs", "median", "came"),
+    [
+        ((10, 20, 90), 20, 3),
+        ((10, None, 90), 90, 2),  # of those that arrived it would be 50
+        ((None, None, 10), None, 1),
+        ((10, None), None, 1),
+        ((None,), None, 0),
+    ],
+)
+def test_a_seed_that_never_comes_so_far_is_the_dearest(make_table, costs, median, came):
+    table = make_table(seeds=len(costs), arms=["erm+sgd", "pde+sgd"], features=False)
+    for (arm, seed), run in table.runs.items():
+        reached = 0.5 if arm == "erm+sgd" or costs[seed] is not None else 0.4
+        with_worst_groups(run, [reached], cost=100 if arm == "erm+sgd" else costs[seed] or 100)
+    for row in table.rows:
+        row |= {"cost": 100.0, "cost_multiple": 1.0, "control": None}
+    table.summary[:] = summarise(table.rows, table.runs)
+    level = table.summary[1]["cost_to_reach"][0]
+    assert (level["costs"], level["seeds"], level["seeds_reached"]) == (list(costs), len(costs), came)
+    assert level["median_cost"] == median
+    assert level["median_cost_multiple"] == (None if median is None else median / 100)
+    (told,) = words.reached(table) or [""]
+    price = "never" if median is None else f"{median / 100:.2f}x"
+    several = f" ({came} of {len(costs)} seeds)" if len(costs) > 1 else ""
+    assert told.endswith(f"pde with sgd {price}{several}.") if came else not told
+    assert told.startswith("Median cost" if len(costs) > 1 else "Cost") or not told
 
 
 def test_arms_whose_weights_are_of_no_epoch_are_left_out(table):

@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from evenly.diagnose.stability_card import judge
+from evenly.engine.accuracy import wilson
 from evenly.report.console import comparison_table, show_card, show_run
 from evenly.theory.stability import Hessians
 
@@ -90,28 +91,52 @@ def test_steps_that_were_not_captured_are_told(make_table, device, told):
     assert ("steps were not captured in 1 of 5 runs: the model asks the CPU" in printed(table)) is told
 
 
-def test_a_run_is_told_in_four_lines(capsys):
-    row = {
-        "data": "toys", "method": "pde", "optimizer": "sam", "epochs": 7, "cost_multiple": 1.25, "selected_epoch": 3,
-        "rule": "worst-group", "test": {"accuracy": 0.875, "worst_group": 0.5, "train_weighted": 0.9},
-        "validation": {"accuracy": 0.1}, "device": "cpu", "step": "plain",
-    }  # fmt: skip
-    show_run(row, Path("runs/a/report.html"))
-    told = [
+ROW = {
+    "data": "toys", "method": "pde", "optimizer": "sam", "epochs": 7, "cost_multiple": 1.25, "selected_epoch": 3,
+    "rule": "worst-group", "test": {"accuracy": 0.875, "worst_group": 0.5, "train_weighted": 0.9},
+    "validation": {"accuracy": 0.1}, "device": "cpu", "step": "plain",
+}  # fmt: skip
+
+
+def told(capsys, **more):
+    show_run(ROW | more, Path("runs/a/report.html"))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_run_is_told_in_a_few_lines(capsys):
+    assert told(capsys) == [
         "toys: pde with sam, 7 epochs, 1.25x the cost of ERM",
         "  test accuracy   87.5%   (weights of epoch 3, rule: worst-group)",
-        "  worst group     50.0%   train-weighted average 90.0%",
+        "  worst group     50.0%",
+        "  train-weighted  90.0%",
         "  page            runs/a/report.html",
     ]
-    assert capsys.readouterr().out.splitlines() == told
-    row["test"]["train_weighted"] = None
-    show_run(row, Path("runs/a/report.html"))
-    assert capsys.readouterr().out.splitlines()[2] == "  worst group     50.0%   train-weighted average –"
-    del row["test"]["worst_group"], row["validation"]
-    show_run(row | {"device": "cuda", "step": "plain: it asks the CPU"}, Path("report.html"))
-    lines = capsys.readouterr().out.splitlines()
+    assert told(capsys, test=ROW["test"] | {"train_weighted": None})[3] == "  train-weighted  –"
+    assert told(capsys, epochs=1)[0] == "toys: pde with sam, 1 epoch, 1.25x the cost of ERM"
+    lines = told(capsys, test={"accuracy": 0.9}, device="cuda", step="plain: it asks the CPU")
     assert "it asks the CPU" in lines[2]
     assert len(lines) == 4
+
+
+def test_evaluation_is_told_apart_from_the_cost(capsys):
+    assert "  evaluation      0.20x the cost of ERM, counted apart" in told(capsys, evaluation_cost_multiple=0.2)
+    assert not any("evaluation" in line for line in told(capsys, evaluation_cost_multiple=0.0))
+
+
+def test_the_worst_group_is_named_with_its_examples_and_interval(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    measured = ROW["test"] | {"worst_group": 0.0, "groups": [0.0, 1.0, 0.0, None], "group_counts": [3, 9, 1000, 0]}
+    lines = told(capsys, test=measured, group_names=["a", "b", "c", "d"])
+    _, high = wilson(0, 1000)
+    assert lines[2] == f"  worst group     0.0%   c: 1,000 examples [0.0, {100 * high:.1f}]; 1 more as low"
+    assert "group 2: 1,000 examples" in told(capsys, test=measured)[2]  # a run of before names were kept
+    one = measured | {"groups": [0.0, 1.0, 0.5, None], "group_counts": [1, 9, 4, 0]}
+    assert told(capsys, test=one, group_names=["a", "b", "c", "d"])[2].startswith(
+        "  worst group     0.0%   a: 1 example ["
+    )
+    long = told(capsys, test=measured, group_names=["a", "b", "a name of many words " * 9, "d"])
+    assert max(map(len, long)) <= 80
+    assert "many words" in long[4]
 
 
 def test_a_card_has_its_words_then_every_limit_and_number(capsys, monkeypatch):

@@ -77,10 +77,10 @@ def test_an_interval_below_zero_is_a_fall():
     assert "lowered accuracy: −2.0 points [−3.3, −0.7] against random upsampling" in found.sentence
 
 
-def test_an_interval_around_zero_did_not_help():
+def test_an_interval_around_zero_is_no_clear_difference_below_zero_either():
     found = verdict(erm(), arm(accuracy=NEITHER))
     assert found.outcome == "unclear"
-    assert "did not help accuracy: −0.4 points [−1.9, 1.1]" in found.sentence
+    assert "made no clear difference to accuracy: −0.4 points [−1.9, 1.1]" in found.sentence
 
 
 def test_a_positive_mean_in_an_interval_around_zero_is_no_clear_difference():
@@ -176,6 +176,17 @@ def test_the_cost_is_told():
     assert words.closing(table(erm(), same)) == ["Every arm cost 1.00x what ERM costs."]
 
 
+def test_evaluation_is_told_apart_where_there_was_any():
+    entries = [erm(evaluation_cost_multiple=0.25), arm(accuracy=RISE) | {"evaluation_cost_multiple": 3.1}]
+    assert words.closing(table(*entries))[1] == (
+        "Evaluation, counted apart, cost 0.25x what ERM costs (ERM with sgd) to 3.10x (useful with sgd)."
+    )
+    entries[1]["evaluation_cost_multiple"] = 0.25
+    assert words.closing(table(*entries))[1] == "Evaluation, counted apart, cost 0.25x what ERM costs in every arm."
+    assert words.evaluation(entries[:1]) == ["Evaluation, counted apart, cost 0.25x what ERM costs."]
+    assert words.evaluation([erm(evaluation_cost_multiple=0.0), erm()]) == []
+
+
 def test_missing_controls_are_told():
     bare = arm(accuracy=RISE) | {"control": None}
     assert words.verdicts(table(erm(), bare)) == []
@@ -188,7 +199,7 @@ def test_controls_get_no_verdict_and_sentences_are_in_order():
     assert len(told) == 4
     assert told[0].startswith("On toys")
     assert told[1].startswith("useful with sgd raised")
-    assert told[2].startswith("pde with sgd did not help")
+    assert told[2].startswith("pde with sgd made no clear difference")
     assert told[3].startswith("Costs run from 0.07x")
 
 
@@ -283,6 +294,7 @@ def test_inferred_groups_are_told_with_what_they_cost_and_how_they_match():
         "(cat, easy 1,500; cat, hard 20 training examples)"
     )
     assert words.inferred(found) == f"{made}."
+    assert "by useful after 1 epoch, at" in words.inferred(found | {"epoch": 1})
     match = {"adjusted_mutual_information": 0.5, "minority": {"recall": 0.67, "precision": 0.1}}
     assert words.inferred(found | {"match": match}) == (
         f"{made}. Against the true ones: adjusted mutual information 0.50; one inferred group holds 67% of the "

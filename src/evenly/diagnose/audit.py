@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
@@ -37,10 +37,6 @@ from evenly.randomness import derive
 
 SHOWN = 12
 """Examples shown of the hardest, and of the easiest."""
-FEWEST = 20
-"""Examples that a part of a class must have before it is pointed at."""
-FLAT = 1e-3
-"""Its tolerance: an eigenvalue below this share of the largest is not told from 0."""
 
 
 @dataclass(frozen=True)
@@ -113,78 +109,7 @@ class Audit:
         """Indices of the examples with the smallest losses."""
         return self.losses.argsort(stable=True)[:SHOWN]
 
-    def verdict(self) -> list[str]:
-        """What the numbers say, in words."""
-        low, high = self.overall.interval
-        said = [
-            f"{self.name} is right on {self.overall.accuracy:.1%} of {self.overall.n:,} {self.split.name} examples "
-            f"(95% interval {low:.1%} to {high:.1%})."
-        ]
-        if len(self.groups) > 1:
-            said += {"group": self._of_groups, "cluster": self._of_parts}.get(self.by, self._of_cells)()
-        said += self._of_probes()
-        said.append(self._of_importance())
-        if self.spectrum is not None:
-            said.append(_of_curvature(self.spectrum))
-        if self.forgetting is not None:
-            never = int(torch.isinf(self.forgetting).sum())
-            often = int((self.forgetting[torch.isfinite(self.forgetting)] > 0).sum())
-            looked = int((~torch.isnan(self.forgetting)).sum())
-            said.append(
-                f"Of {looked:,} training {'example' if looked == 1 else 'examples'} {_were(often)} forgotten at least "
-                f"once and {_were(never)} never right."
-            )
-        return said
-
-    def _of_groups(self) -> list[str]:
-        """Whether a group of the data is below the average; no cause, as the numbers show none."""
-        failed = [group for group in self.groups if self.below(group, len(self.groups))]
-        if not failed:
-            return [f"No group is clearly below the average; the lowest is {_told(self.worst)}."]
-        worst = min(failed, key=lambda group: (group.accuracy, group.name))
-        are = "is" if len(failed) == 2 else "are"
-        others = f"; {len(failed) - 1} more of {len(self.groups)} groups {are} below it" if len(failed) > 1 else ""
-        return [f"It fails on {_told(worst)}, {self._gap(worst):.1f} points below its average{others}."]
-
-    def _of_cells(self) -> list[str]:
-        """Of label by attribute: a cell worse than the rest of its own class, else a class that is weak as a whole."""
-        for cell in sorted(self.groups, key=lambda each: (each.accuracy, each.name)):
-            rest = self._class(cell.label, leave_out=cell)
-            if rest is None or not self.below(cell, len(self.groups)):
-                continue
-            # the worst of many is low by chance as well
-            if fisher(cell.right, cell.n, rest.right, rest.n) < 0.025 / len(self.groups):
-                return [
-                    f"It fails on {_told(cell)}, {100 * (rest.accuracy - cell.accuracy):.1f} points below the other "
-                    f"{rest.n:,} examples of {rest.name}: it leans on something that these examples lack."
-                ]
-        labels = dict.fromkeys(group.label for group in self.groups)
-        classes = [whole for label in labels if (whole := self._class(label)) is not None]
-        weakest = min(classes, key=lambda each: each.accuracy)
-        if len(classes) > 1 and self.below(weakest, len(classes)):
-            attribute = self.by.removeprefix("label and ")
-            return [
-                f"It is weak on {_told(weakest)}, {self._gap(weakest):.1f} points below its average, "
-                f"and on no {attribute} in it clearly more than on the rest of it."
-            ]
-        return [f"No {self.by} is clearly below the rest of its class; the lowest is {_told(self.worst)}."]
-
-    def _of_parts(self) -> list[str]:
-        """Where to look: a part of a class in the model's own features. These line up with its decisions, so that one
-        part is right less often than the other proves nothing."""
-        parts = [(part, rest) for part in self.groups if (rest := self._class(part.label, leave_out=part)) is not None]
-        lower = [(part, rest) for part, rest in parts if part.n >= FEWEST and part.accuracy < rest.accuracy]
-        if not lower:
-            return []
-        part, rest = min(lower, key=lambda pair: (pair[0].accuracy, pair[0].name))
-        which = "smaller" if part.n < rest.n else "larger" if part.n > rest.n else "one"
-        where = "outputs" if "features" in self.missing else "features"
-        return [
-            f"Within {rest.name}, its {where} fall in two parts; the {which}, {part.n:,} of {part.n + rest.n:,}, is "
-            f"right on {part.accuracy:.1%}, the other on {rest.accuracy:.1%}: look at those."
-        ]
-
-    def _class(self, label: int | None, leave_out: Share | None = None) -> Share | None:
+    def whole_class(self, label: int | None, leave_out: Share | None = None) -> Share | None:
         """The groups of one class taken together, without one of them; None where none are left."""
         left = [group for group in self.groups if group.label == label and group is not leave_out]
         if not left or label is None:
@@ -202,64 +127,18 @@ class Audit:
             return False
         return bool(beta.ppf(1 - 0.025 / of, share.right + 1, share.n - share.right) < self.overall.accuracy)
 
-    def _gap(self, share: Share) -> float:
-        return 100 * (self.overall.accuracy - share.accuracy)
+    def verdict(self) -> list[str]:
+        """What the numbers say, in words."""
+        from evenly.report.audit_words import verdict
+
+        return verdict(self)
 
     def compared(self, other: Audit) -> list[str]:
         """This model against another one on the same examples, in words."""
+        from evenly.report.audit_words import compared
+
         check_pair(self, other)
-        mine, its = (each.predicted == each.labels for each in (self, other))
-        gained, lost = int((mine & ~its).sum()), int((~mine & its).sum())
-        low, high = paired(gained, lost, len(mine))
-        difference = 100 * (gained - lost) / len(mine)
-        sure = "" if low > 0 or high < 0 else ": no clear difference"
-        said = [
-            f"{self.name} is right on {self.overall.accuracy:.1%} of {len(mine):,} {self.split.name} examples, "
-            f"{other.name} on {other.overall.accuracy:.1%}: {difference:+.1f} points (95% interval {100 * low:+.1f} to "
-            f"{100 * high:+.1f}, paired: {_only(gained)} right by the first only, {_only(lost)} by the second only)"
-            f"{sure}."
-        ]
-        if len(self.groups) > 1 and len(other.groups) > 1 and "cluster" not in (self.by, other.by):
-            said.append(
-                f"The lowest {self.by} of the first is {_told(self.worst)}; of the second {_told(other.worst)}."
-            )
-        return said
-
-    def _of_importance(self) -> str:
-        if not self.importance.any():
-            return "It is so sure of the training examples looked at that none of them moves it any more."
-        there = gini_if_any(self.phantom)
-        sam = (
-            ""
-            if math.isnan(there) or not self.rho
-            else f"; {there:.2f} where SAM with rho {self.rho:g} would take its gradient"
-        )
-        return (
-            f"Half of the total importance weight is that of {_half(self.importance):.1%} of the training examples "
-            f"looked at (Gini {gini_if_any(self.importance):.2f}{sam})."
-        )
-
-    def _of_probes(self) -> list[str]:
-        told = [found for name, found in self.probes.items() if name != "label"]
-        if not told:
-            return []
-        best, label = min(told, key=lambda found: found.error), self.probes.get("label")
-        said = (
-            f"Its features tell {best.attribute} with an error of {best.error:.1%} (95% interval {best.low:.1%} to "
-            f"{best.high:.1%}; guessing {best.chance:.1%})"
-        )
-        if not set(self.split.attributes) <= {best.attribute, *best.balanced_over}:
-            said += f" on a set balanced over {_listed(best.balanced_over)} only"
-        if label is not None:
-            clearly = best.high < label.low
-            apart = f"where {best.attribute} does not give it away"
-            if best.attribute not in label.balanced_over:
-                apart = f"balanced over {_listed(label.balanced_over)} only"
-            said += f", the label with {label.error:.1%} on a set {apart}"
-            said += ": the attribute is the easier one to read." if clearly else "."
-        else:
-            said += "."
-        return [said]
+        return compared(self, other)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the examples' own arrays, as JSON takes it."""
@@ -273,7 +152,7 @@ class Audit:
             },
             "importance": {"gini": _number(gini_if_any(self.importance)),
                            "gini_phantom": _number(gini_if_any(self.phantom)), "rho": self.rho,
-                           "half_of_the_weight": _number(_half(self.importance))},
+                           "half_of_the_weight": _number(half_of_the_weight(self.importance))},
             "spectrum": None if self.spectrum is None else {
                 "eigenvalues": self.spectrum.eigenvalues.tolist(), "residuals": self.spectrum.residuals.tolist(),
                 "converged": [bool(c) for c in self.spectrum.converged],
@@ -331,7 +210,7 @@ def audit(
             asked to record them, of an `evenly.ForgettingTracker`, or `evenly.forgetting_scores` of a history.
     """
     started = time.perf_counter()
-    _check(model, data, split, rho, top, samples)
+    _check(model, data, split, rho, top, samples, name, seed)
     data = encoded(data, model)
     scores = None if forgetting is None else _scores(forgetting, len(data.train))
     judged = data.splits[split or next(part for part in ("test", "validation", "train") if part in data.splits)]
@@ -400,15 +279,21 @@ def check_settings(rho: Any, top: Any, samples: Any) -> None:
         raise EvenlyError(f"top {top} is more than an audit looks for; give {MOST_STEPS} eigenvalues or fewer")
 
 
-def _check(model: Any, data: Any, split: str | None, rho: float, top: int, samples: int) -> None:
+def _check(
+    model: Any, data: Any, split: str | None, rho: float, top: int, samples: int, name: str | None, seed: int
+) -> None:
     check_settings(rho, top, samples)
+    if name is not None and not isinstance(name, str):
+        raise EvenlyError(f"name {name!r} is no text; give what to call the model, or leave it out")
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
+        raise EvenlyError(f"seed {seed!r} is no whole number; give e.g. 0")
     check_model(model)
     if not isinstance(data, Data):
         raise EvenlyError(f"data is a {type(data).__name__}; give an evenly.Data, e.g. evenly.Data(train=(x, y))")
     if (rho or top) and not any(weight.requires_grad for weight in model.parameters()):
         raise EvenlyError(
             f"{type(model).__name__} has no parameter that requires gradients, so it has neither SAM's phantom weights "
-            "nor curvature; set requires_grad, or rho=0 and top=0"
+            "nor curvature; set requires_grad, or give rho 0 and top 0"
         )
     size = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     if top > size:
@@ -540,6 +425,14 @@ def _heat(model: nn.Module, split: Split, found: Audit) -> Tensor | None:
         return None
 
 
+def half_of_the_weight(weights: Tensor) -> float:
+    """The smallest share of examples that has half of the weight."""
+    ordered = weights.sort(descending=True).values.cumsum(0)
+    if not float(ordered[-1]):
+        return math.nan
+    return (int((ordered < ordered[-1] / 2).sum()) + 1) / len(weights)
+
+
 def fisher(right: int, n: int, other: int, m: int) -> float:
     """The chance that, of `right` + `other` right answers, a set of n has `right` or fewer where a set of m has the
     rest, if both are alike (Fisher's exact test, one-sided)."""
@@ -555,47 +448,6 @@ def paired(gained: int, lost: int, n: int) -> tuple[float, float]:
     centre = (b - c) / total
     half = NormalDist().inv_cdf(0.975) * math.sqrt(b + c - (b - c) ** 2 / total) / total
     return max(-1.0, centre - half), min(1.0, centre + half)
-
-
-def _told(share: Share) -> str:
-    low, high = share.interval
-    return f"{share.name}: {share.accuracy:.1%} of {share.n:,} (95% interval {low:.1%} to {high:.1%})"
-
-
-def _only(count: int) -> str:
-    return f"{count:,} {'example' if count == 1 else 'examples'}"
-
-
-def _were(count: int) -> str:
-    return f"{count:,} {'was' if count == 1 else 'were'}"
-
-
-def _ordinal(k: int) -> str:
-    ending = "th" if k % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(k % 10, "th")
-    return f"{k}{ending}"
-
-
-def _of_curvature(spectrum: HessianSpectrum) -> str:
-    """The largest eigenvalue, and how many times the last one it is where both are known well enough to divide."""
-    values, residuals, sure = spectrum.eigenvalues, spectrum.residuals, spectrum.converged
-    said = f"The largest eigenvalue of the training loss's Hessian is {float(values[0]):.3g}"
-    if not sure[0]:
-        said += f", not converged (residual {float(residuals[0]):.1g})"
-    elif len(values) > 1 and sure[-1] and values[-1] > max(FLAT * values[0], 10 * residuals[-1]):
-        said += f", {float(values[0] / values[-1]):.1f} times the {_ordinal(len(values))} found"
-    return said + "."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1] if names else "its own values"
-
-
-def _half(weights: Tensor) -> float:
-    """The smallest share of examples that has half of the weight."""
-    ordered = weights.sort(descending=True).values.cumsum(0)
-    if not float(ordered[-1]):
-        return math.nan
-    return (int((ordered < ordered[-1] / 2).sum()) + 1) / len(weights)
 
 
 def _histogram(scores: Tensor) -> dict[str, int]:

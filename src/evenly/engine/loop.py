@@ -457,8 +457,9 @@ class _Loop:
 
         self.history = [row for row in self.fit.folder.rows() if row["stage"] == self.stage and done_by_then(row)]
         if len(self.history) != done:
+            epochs = f"{len(self.history)} epoch{'s' * (len(self.history) != 1)}"
             raise EvenlyError(
-                f"{self.fit.folder.path}/metrics.jsonl has {len(self.history)} epochs of stage {self.stage!r}, "
+                f"{self.fit.folder.path}/metrics.jsonl has {epochs} of stage {self.stage!r}, "
                 f"its checkpoint {done}; remove the folder to start over"
             )
         self.fit.folder.rewind(done_by_then)

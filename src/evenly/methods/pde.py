@@ -45,7 +45,8 @@ def pde(
     warmup_epochs = max(1, 2 * fit.epochs // 3) if warmup_epochs is None else warmup_epochs
     if not 0 < warmup_epochs <= fit.epochs:
         raise EvenlyError(
-            f"warmup_epochs {warmup_epochs} does not fit a run of {fit.epochs} epochs; give 1..{fit.epochs}"
+            f"warmup_epochs {warmup_epochs} does not fit a run of {fit.epochs} epoch{'s' * (fit.epochs != 1)}; "
+            f"give 1..{fit.epochs}"
         )
     if not 0 < decay <= 1:
         does = "stops learning" if decay <= 0 else "raises the learning rate"
@@ -74,9 +75,10 @@ def pde(
 
     run = fit(model(), data, sampler=sampler, schedule=schedule, before_epoch=before_epoch, patient_from=warmup_epochs)
     entered = sampler.entry_epochs(len(run.history))
-    used = (entered >= 0).nonzero().flatten()
+    ever = (entered >= 0).nonzero().flatten()
+    used = ever[entered[ever] < run.selected_epoch]
     run.selection = Selection(
-        used, torch.ones_like(used), "in the group-balanced warm-up set or added by an expansion",
-        {"entered_at_epoch": entered[used]},
+        used, torch.ones_like(used), "in the group-balanced warm-up set or added by an expansion up to the kept epoch",
+        {"entered_at_epoch": entered[used], "ever_added": ever, "ever_added_at_epoch": entered[ever]},
     )  # fmt: skip
     return run

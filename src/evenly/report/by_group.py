@@ -150,7 +150,10 @@ def reaching(table: Comparison) -> Table | None:
         "epochs, so arms with short epochs are looked at more often and caught earlier."
     )
     if len(table.plan.get("seeds", ())) > 1:
-        caption += " Means over the seeds that came so far."
+        caption += (
+            " Medians over all seeds, one that never came so far counting as dearer than any other; beside them how "
+            "many came."
+        )
     if others := [words.table_name(entry) for entry in _arms(table) if "cost_to_reach" not in entry]:
         caption += f" Left out, since validation does not tell of true groups at every epoch: {words.listed(others)}."
     return Table(["arm", *heads], rows, caption, "Cost to reach a worst group")
@@ -223,10 +226,8 @@ def _use(used: float, shown: float) -> Cell:
 
 
 def _cost(level: Mapping[str, Any]) -> Cell:
-    costs = [cost for cost in level["costs"] if cost is not None]
-    if not costs:
-        return Cell("not reached")
-    multiples = [multiple for multiple in level["cost_multiples"] if multiple is not None]
-    spread = f"{words.times(sum(multiples) / len(multiples)).rstrip('x')}×"
-    spread += f", {len(costs)} of {len(level['costs'])} seeds" * (len(costs) < len(level["costs"]))
-    return Cell(f"{sum(costs) / len(costs):,.0f}", spread)
+    """The median cost, its multiple of ERM's, and of several seeds how many came so far."""
+    cost, multiple = level["median_cost"], level["median_cost_multiple"]
+    told = [] if cost is None else [f"{words.times(multiple).rstrip('x')}×"]
+    told += [words.came(level)] if level["seeds"] > 1 else []
+    return Cell("never" if cost is None else f"{cost:,.0f}", ", ".join(told))

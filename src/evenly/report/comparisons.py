@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evenly.comparison import Comparison, point_name
+from evenly.comparison import Comparison
 from evenly.data.contract import Data
 from evenly.engine.folder import read_json
 from evenly.engine.run import Run, Selection
@@ -30,6 +30,7 @@ from evenly.report.blocks import (
 from evenly.report.examples import minority_shares, picked_and_others
 from evenly.report.figures import Bar, Curve, Look
 from evenly.report.settings import NAMES, as_text, setting_pairs, size_pairs
+from evenly.sweep import point_name
 
 MOST_GROUPS = 12
 """Groups drawn at most: the worst ones of the first arm."""
@@ -39,8 +40,8 @@ MOST_POINTS = 6
 
 HOW_TO_READ = (
     "Cost is counted in example-gradients, one forward and backward pass of one example, and given as a multiple of "
-    "what plain training (ERM) costs with the settings common to all arms. A forward pass alone counts a third; "
-    "looking at the validation set is not counted.",
+    "what plain training (ERM) costs with the settings common to all arms. A forward pass alone counts a third. "
+    "Evaluation, the looks at the validation set, is counted apart and stands after a +.",
     "A control trains for the same cost without the method's idea: random upsampling for USEFUL, longer plain training "
     "for SAM, plain training stopped early for a method that is cheaper. It tells a method's idea from more "
     "steps, at this cost: with a larger one the gap can close. Settings of a method's own are listed above; a control "
@@ -489,7 +490,9 @@ def _values(entry: Mapping[str, Any], shown: Sequence[str], when: bool) -> list[
             cells.append(Cell(words.number(value["mean"]), spread))
     if when:
         cells.append(Cell(f"{entry['selected_after_epochs']:.1f}"))
-    return [*cells, Cell(words.times(entry["cost_multiple"]).rstrip("x"))]
+    apart = entry.get("evaluation_cost_multiple")
+    looks = f"+ {words.times(apart).rstrip('x')}" if apart else ""
+    return [*cells, Cell(words.times(entry["cost_multiple"]).rstrip("x"), looks)]
 
 
 def _scale(differences: Sequence[Mapping[str, Any] | None]) -> tuple[float, float] | None:

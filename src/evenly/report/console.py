@@ -1,15 +1,16 @@
-"""What is found, for a terminal of 80 columns: a run, a comparison, a card or a diagram of stability, audits."""
+"""What is found, for a terminal of 80 columns: a run, a comparison, a card or a diagram of stability, audits, lists."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenly.comparison import point_name
 from evenly.report import words
+from evenly.sweep import point_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,7 +29,7 @@ def show_run(row: Mapping[str, Any], page: Path) -> None:
     where = next(name for name in ("test", "validation", "train") if name in row)
     measured = row[where]
     print(
-        f"{row['data']}: {row['method']} with {row['optimizer']}, {row['epochs']} epochs, "
+        f"{row['data']}: {row['method']} with {row['optimizer']}, {words.counted(row['epochs'], 'epoch')}, "
         f"{row['cost_multiple']:.2f}x the cost of ERM"
     )
     print(
@@ -36,10 +37,14 @@ def show_run(row: Mapping[str, Any], page: Path) -> None:
         f"   (weights of epoch {row['selected_epoch']}, rule: {row['rule']})"
     )
     if "worst_group" in measured:
-        weighted = words.percent(measured["train_weighted"])  # none where no group of training is in the split
-        print(f"  worst group     {measured['worst_group']:.1%}   train-weighted average {weighted}")
+        which = words.worst_group(measured, row.get("group_names", ()))
+        _line("worst group", f"{measured['worst_group']:.1%}   {which}")
+        # none where no group of training is in the split
+        _line("train-weighted", words.percent(measured["train_weighted"]))
     if "selected_after_epochs" in row:
-        print(f"  kept after      {row['selected_after_epochs']:.1f} epochs' worth of the full training set")
+        _line("kept after", f"{row['selected_after_epochs']:.1f} epochs' worth of the full training set")
+    if row.get("evaluation_cost_multiple"):
+        _line("evaluation", f"{words.times(row['evaluation_cost_multiple'])} the cost of ERM, counted apart")
     if "inferred_groups" in row:
         width = shutil.get_terminal_size().columns
         print(textwrap.fill(words.inferred(row["inferred_groups"]), width, initial_indent="  ", subsequent_indent="  "))
@@ -48,8 +53,16 @@ def show_run(row: Mapping[str, Any], page: Path) -> None:
     print(f"  page            {page}")
 
 
-def show_audits(audits: Iterable[Audit], page: Path) -> None:
-    """What was found of each model, in words."""
+def _line(label: str, text: str) -> None:
+    """What is told of a run, under its label, on as many lines as it takes."""
+    width = shutil.get_terminal_size().columns
+    print(textwrap.fill(text, width, initial_indent=f"  {label:<16}", subsequent_indent=" " * 18))
+
+
+def show_audits(audits: Iterable[Audit], compared: Sequence[str], page: Path) -> None:
+    """How two models compare, where there are two, and what was found of each, in words."""
+    _say(compared)
+    print(end="\n" if compared else "")
     for audit in audits:
         _say(audit.verdict())
         print()
@@ -100,6 +113,14 @@ def show_comparisons(tables: Iterable[Comparison], page: Path) -> None:
             console.print(f"- {sentence}", markup=False, highlight=False)
         console.print()
     print(f"page: {page}")
+
+
+def show_results(tables: Iterable[Comparison], out: Path, as_json: bool) -> None:
+    """Comparisons and the folder they are in, as tables and sentences or as the JSON that is there."""
+    if as_json:
+        print((out / "results.json").read_text(), end="")
+        return
+    show_comparisons(tables, out / "report.html")
 
 
 def comparison_table(table: Comparison) -> Table:
@@ -157,3 +178,20 @@ def _value(entry: Mapping[str, Any], metric: str) -> str:
         return "–"
     spread = f" ±{100 * value['sd']:4.1f}" if entry["seeds"] > 1 else ""
     return words.number(value["mean"]) + spread
+
+
+def show_list(rows: Mapping[str, str], as_json: bool) -> None:
+    """What there is, a name and a line each."""
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    width = max(map(len, rows)) + 2
+    columns = shutil.get_terminal_size().columns
+    for name, summary in rows.items():
+        print(textwrap.fill(summary, columns, initial_indent=f"{name:<{width}}", subsequent_indent=" " * width))
+
+
+def with_options(summary: str, options: Mapping[str, Any]) -> str:
+    """A summary and, in brackets, the options with their defaults."""
+    shown = ", ".join(f"{name}={value}" for name, value in options.items())
+    return summary.rstrip(".") + (f" [{shown}]" if shown else "")

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from evenly.comparison import paired, point_name
+from evenly.comparison import paired
+from evenly.engine.accuracy import intervals
+from evenly.sweep import point_name
 
 if TYPE_CHECKING:
     from evenly.comparison import Comparison
@@ -111,7 +113,19 @@ def closing(table: Comparison) -> list[str]:
             told.append(
                 f"Costs run from {times(costs[least])} what ERM costs ({least}) to {times(costs[most])} ({most})."
             )
-    return [*told, *reached(table)]
+    return [*told, *evaluation(arms), *reached(table)]
+
+
+def evaluation(arms: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What it cost to look at validation, which no cost of an arm includes, in a sentence; none where nothing did."""
+    costs = {spoken(entry): entry.get("evaluation_cost_multiple", 0.0) for entry in arms}
+    if not any(costs.values()):
+        return []
+    least, most = min(costs, key=costs.__getitem__), max(costs, key=costs.__getitem__)
+    told = f"Evaluation, counted apart, cost {times(costs[least])} what ERM costs"
+    if times(costs[least]) != times(costs[most]):
+        return [f"{told} ({least}) to {times(costs[most])} ({most})."]
+    return [f"{told} in every arm." if len(costs) > 1 else f"{told}."]
 
 
 def headline(table: Comparison) -> str:
@@ -160,7 +174,8 @@ def by_value(summary: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, An
 def inferred(found: Mapping[str, Any]) -> str:
     """How groups were inferred and how well they match the true ones."""
     sizes = "; ".join(f"{name} {count:,}" for name, count in zip(found["names"], found["counts"], strict=True))
-    made = f"groups inferred by {found['by']} after {found['epoch']} epochs, at the cost of {found['cost']:,.0f}"
+    early = counted(found["epoch"], "epoch")
+    made = f"groups inferred by {found['by']} after {early}, at the cost of {found['cost']:,.0f}"
     made += f" example-gradients ({sizes} training examples)"
     if "match" not in found:
         return f"{made}."
@@ -257,22 +272,27 @@ def used(who: str, counts: Sequence[float], sizes: Sequence[int], names: Sequenc
 
 
 def reached(table: Comparison) -> list[str]:
-    """What it cost each arm to bring the worst group furthest above ERM's, as far as any of them came."""
+    """What it cost each arm to bring the worst group furthest above ERM's, as far as any arm came in the median."""
     arms = [entry for entry in table.summary if "cost_to_reach" in entry and not entry.get("control_of")]
     arms = [] if any(entry.get("sweep") for entry in arms) else [entry for entry in arms if entry["method"] != "erm"]
-    levels = [[level["cost_multiples"] for level in entry["cost_to_reach"]] for entry in arms]
-    there = [k for of_arm in levels for k, costs in enumerate(of_arm) if any(cost is not None for cost in costs)]
+    levels = list(zip(*(entry["cost_to_reach"] for entry in arms), strict=True))
+    there = [of_arms for of_arms in levels if any(level["median_cost"] is not None for level in of_arms)]
+    there = there or [of_arms for of_arms in levels if any(level["seeds_reached"] for level in of_arms)]
     if not there:
         return []
-    furthest = max(there)
-    above = arms[0]["cost_to_reach"][furthest]["above_erm"]
     told = []
-    for entry, of_arm in zip(arms, levels, strict=True):
-        costs = [cost for cost in of_arm[furthest] if cost is not None]
-        some = f" ({len(costs)} of {len(of_arm[furthest])} seeds)" if len(costs) < len(of_arm[furthest]) else ""
-        told.append(f"{spoken(entry)} {times(sum(costs) / len(costs)) + some if costs else 'never'}")
+    for entry, level in zip(arms, there[-1], strict=True):
+        cost = "never" if level["median_cost"] is None else times(level["median_cost_multiple"])
+        told.append(f"{spoken(entry)} {cost}" + (f" ({came(level)})" if level["seeds"] > 1 else ""))
+    above = there[-1][0]["above_erm"]
     more = f" plus {100 * above:.0f} points" if above else ""
-    return [f"Cost up to ERM's best worst group on validation{more}, 1x being all of ERM's: {', '.join(told)}."]
+    cost = "Median cost" if any(entry["seeds"] > 1 for entry in arms) else "Cost"
+    return [f"{cost} up to ERM's best worst group on validation{more}, 1x being all of ERM's: {', '.join(told)}."]
+
+
+def came(level: Mapping[str, Any]) -> str:
+    """How many seeds came to a level: "3 of 5 seeds"."""
+    return f"{level['seeds_reached']} of {level['seeds']} seeds"
 
 
 def points(difference: Mapping[str, Any]) -> str:
@@ -296,7 +316,8 @@ def run_sentences(results: Mapping[str, Any]) -> list[str]:
     measured = results.get(split) or results.get("train") or {}
     reached = f"{percent(measured.get('accuracy'))} {split} accuracy"
     if "worst_group" in measured:
-        reached += f" and {percent(measured['worst_group'])} in its worst group"
+        which = worst_group(measured, results.get("group_names", ()))
+        reached += f" and {percent(measured['worst_group'])} in its worst group" + (f" ({which})" if which else "")
     kept = f"The weights are those of epoch {results['selected_epoch']} of {results['epochs']}"
     if "selected_after_epochs" in results:
         kept += f", after the cost of {results['selected_after_epochs']:.1f} epochs of the full training set"
@@ -304,8 +325,29 @@ def run_sentences(results: Mapping[str, Any]) -> list[str]:
         f"{spoken(results)} reaches {reached} on {results['data']}.",
         f"{kept}: the {RULE_NAMES.get(results['rule'], results['rule'])}.",
         f"Training cost {times(results['cost_multiple'])} what ERM costs and took {duration(results['seconds'])}.",
+        *evaluation([results]),
         *([_capital(inferred(results["inferred_groups"]))] if "inferred_groups" in results else []),
     ]
+
+
+def worst_group(measured: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Which group of a split is the worst, and on how many examples: "left edge: 198 examples [68.3, 80.3]".
+
+    Of several that are as low it is the one with the most examples.
+    """
+    counts = measured.get("group_counts") or []
+    lowest = [g for g, accuracy in enumerate(measured.get("groups") or []) if accuracy == measured["worst_group"]]
+    if not lowest or not counts:
+        return ""
+    g = max(lowest, key=counts.__getitem__)
+    found = measured.get("group_intervals") or intervals(measured["groups"], counts)
+    told = f"{names[g] if g < len(names) else f'group {g}'}: {counted(counts[g], 'example')} {bounds(found[g])}"
+    return told + (f"; {len(lowest) - 1} more as low" if len(lowest) > 1 else "")
+
+
+def counted(n: int, noun: str) -> str:
+    """So many of something: "1 epoch", "1,200 epochs"."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
 def _capital(sentence: str) -> str:
@@ -330,10 +372,8 @@ def _verdict(entry: Mapping[str, Any], metric: str, summary: Sequence[Mapping[st
         sentence = f"{arm} lowered {what}: {numbers} against {against}."
     elif found == "untold":
         sentence = f"{arm} shows {numbers} of {what} against {against}, but one seed cannot tell: run several."
-    elif difference["mean"] > 0:
-        sentence = f"{arm} made no clear difference to {what}: {numbers} against {against}."
     else:
-        sentence = f"{arm} did not help {what}: {numbers} against {against}."
+        sentence = f"{arm} made no clear difference to {what}: {numbers} against {against}."
     return Verdict(entry["arm"], found, sentence, (*_price(entry, metric), *_in_full(entry, metric, summary)))
 
 

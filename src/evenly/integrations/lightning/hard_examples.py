@@ -74,7 +74,8 @@ class HardExamples(pl.Callback):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         last = trainer.max_epochs
         if last is not None and 0 <= last < self.epoch:
-            raise EvenlyError(f"HardExamples(epoch={self.epoch}) in a run of {last} epochs; give 1..{last}")
+            epochs = f"{last} epoch{'s' * (last != 1)}"
+            raise EvenlyError(f"HardExamples(epoch={self.epoch}) in a run of {epochs}; give 1..{last}")
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.current_epoch + 1 != self.epoch:
