@@ -24,8 +24,8 @@ METHODS_WITH_OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def network() -> nn.Module:
-    torch.manual_seed(0)
+def network(draw: int = 0) -> nn.Module:
+    torch.manual_seed(draw)
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 2))
 
 
