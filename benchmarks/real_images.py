@@ -9,7 +9,8 @@ Every arm is run at every value of its grid, for every seed; validation, average
 the test set only measures. `features` and `domains` set SAM beside SGD and beside SGD for twice the epochs, which costs
 as much, and tell by linear probes what was learned (Springer et al. 2024, Tables 1 and 2); `groups` sets every method
 beside its control of equal cost, at the values chosen for the method. All goes on where it was stopped. What was
-measured goes into RESULTS/NAME.json and .md, beside what was published where there is such a thing.
+measured goes into docs/results/NAME.json and .md, beside what was published where there is such a thing; `page FILE...`
+writes the pages anew.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ COMPOSITE = {"lr": [0.01, 0.05, 0.1], "rho": [0.01, 0.03, 0.05, 0.07, 0.1, 0.2]}
 """Springer et al. (2024), App. B; batches of 100, momentum and schedule are the data's recipe."""
 LONGER = "SGD, twice the epochs"
 DOMAIN = {"lr": [0.005, 0.01, 0.02], "rho": [0.03, 0.05, 0.1]}
-"""Their App. F."""
+"""Their App. F; how long and which network it does not say."""
 RATES = [0.001, 0.01, 0.1]
 """For groups: 0.01 is that of Deng et al. (2023) for PDE on CelebA, and the highest of Springer et al. (2024)."""
 SMALL_SETS = {"epochs": 300, "batch_size": 64, "evaluate_every": 5}
@@ -55,6 +56,14 @@ GROUPED = {
 epochs, batches of 64 and decay are taken (Deng et al. 2023, Table 8 and code); those for all of CelebA, 16 epochs,
 would be 32 steps. An epoch of subsampling is as short."""
 
+TITLES = {
+    "cifar-mnist": "CIFAR-MNIST: an airplane or automobile below a digit that tells it",
+    "fashion-mnist-mnist": "Fashion-MNIST-MNIST: one of five clothes below a digit that tells it",
+    "celeba": "CelebA, the first 10,000 images: blond hair or not, in men and women",
+    "celeba-tuned": "CelebA, the first 10,000 images: blond hair or not, in men and women, fine-tuned",
+    "pacs-photo": "PACS: photographs left out of training",
+    "pacs-cartoon": "PACS: cartoons left out of training",
+}
 PUBLISHED = {
     "cifar-mnist": "Springer et al. (2024), SGD -> SAM, error %: test 0.1 -> 0.0, digit 0.1 -> 0.1, picture 12.7 -> "
     "10.2.",
@@ -126,9 +135,7 @@ def features(args: argparse.Namespace) -> None:
     """The composites: test error, and the probing error of the digit and of the picture below it."""
     settings = {"epochs": 20, "precision": "float32"}
     rows = _sgd_and_sam(args, args.data, args.data_options, COMPOSITE, _both_features, settings)
-    lines = [*_head(args, args.data, rows), *_chosen_table(rows), "", *_differences(rows)]
-    lines += ["", "Probing error of the picture, %, mean over seeds, at every value:", "", *_grid_table(rows)]
-    _keep(args, args.data, rows, lines)
+    _keep(args, args.data, rows)
 
 
 def _both_features(model: nn.Module, data: str, options: dict[str, Any], seed: int) -> dict[str, float]:
@@ -146,9 +153,7 @@ def domains(args: argparse.Namespace) -> None:
     """PACS with one domain left out: error there, and that of a linear probe fitted on a part of it."""
     options = {"target": args.target, **args.data_options}
     rows = _sgd_and_sam(args, "pacs", options, DOMAIN, _on_target, {"epochs": 10, **_start(args)}, one_rate=True)
-    lines = [*_head(args, f"PACS, {args.target} left out", rows), *_chosen_table(rows), "", *_differences(rows)]
-    lines += ["", "Error of the probe on the target, %, mean over seeds, at every value:", "", *_grid_table(rows)]
-    _keep(args, f"pacs-{args.target}", rows, lines)
+    _keep(args, f"pacs-{args.target}", rows)
 
 
 def _on_target(model: nn.Module, data: str, options: dict[str, Any], seed: int) -> dict[str, float]:
@@ -223,14 +228,7 @@ def groups(args: argparse.Namespace) -> None:
         final += [value("dfr", best["erm"], on=on) for on in ("train", "validation")]
         chosen = [row | {"chosen": True} for row in _all(pool, final)]
     rows = [row for row in rows if not row["chosen"]] + chosen
-    name = "celeba-tuned" if args.weights else "celeba"
-    lines = [
-        *_head(args, "CelebA, 10,000 images, blond hair or not", rows),
-        *_group_table(rows),
-        "",
-        *_seed_table(rows),
-    ]
-    _keep(args, name, rows, [*lines, "", *_differences(rows)])
+    _keep(args, "celeba-tuned" if args.weights else "celeba", rows)
 
 
 def _workers(jobs: int) -> ProcessPoolExecutor:
@@ -280,16 +278,56 @@ def _choose(rows: list[Row], score: Callable[[Row], tuple[float, float]]) -> Non
             row["chosen"] = row["name"] == best
 
 
-def _head(args: argparse.Namespace, title: str, rows: list[Row]) -> list[str]:
-    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    start = "ImageNet's weights" if getattr(args, "weights", None) else "random weights"
+def _keep(args: argparse.Namespace, name: str, rows: list[Row]) -> None:
+    measured = {
+        "verb": args.verb, "commit": args.commit,
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU", "torch": torch.__version__,
+        "weights": getattr(args, "weights", None) is not None, "settings": args.settings,
+        "data_options": args.data_options, "rows": rows,
+    }  # fmt: skip
+    args.results.mkdir(parents=True, exist_ok=True)
+    file = args.results / f"{name}.json"
+    file.write_text(json.dumps(measured).replace('{"name"', '\n{"name"') + "\n")
+    print(_page(file))
+
+
+def page(args: argparse.Namespace) -> None:
+    """The pages again, from what was measured."""
+    for file in args.files:
+        _page(file)
+
+
+def _page(file: Path) -> str:
+    """Write the page beside a file of what was measured."""
+    measured = json.loads(file.read_text())
+    name, rows = file.stem, measured["rows"]
     seeds = ", ".join(str(seed) for seed in dict.fromkeys(row["seed"] for row in rows))
-    return [
-        f"# {title}", "",
-        f"{rows[0]['model']} from {start}; seeds {seeds}; kept weights: {rows[0]['rule']}. Values of the grid chosen "
-        f"on validation, averaged over the seeds. {machine}, torch {torch.__version__}, commit `{args.commit[:12]}`. "
-        "Mean ± standard deviation over seeds, then every seed.", "",
+    given = measured["data_options"] | measured["settings"]
+    options = "".join(f"; {key} {'as stored' if value is None else value}" for key, value in given.items())
+    lines = [
+        f"# {TITLES.get(name, name)}", "",
+        f"{rows[0]['model']} from {'the weights of ImageNet' if measured['weights'] else 'random weights'}{options}; "
+        f"seeds {seeds}; weights kept: {rows[0]['rule']}. Values of the grid are chosen on validation, averaged over "
+        f"the seeds; the test set chooses nothing. {measured['machine']}, torch {measured['torch']}, commit "
+        f"`{measured['commit'][:12]}`. Mean ± standard deviation over seeds, then every seed.", "",
     ]  # fmt: skip
+    if measured["verb"] == "groups":
+        lines += [*_group_table(rows), "", *_seed_table(rows), "", *_differences(rows)]
+    else:
+        if measured["verb"] == "domains":
+            lines[-2] += " SAM and the longer SGD run at the learning rate chosen for SGD."
+        probe = list(rows[0]["probes"])[-1]
+        lines += [*_chosen_table(rows), "", *_differences(rows), ""]
+        lines += [f"{probe[0].upper()}{probe[1:]}, %, mean over seeds, at every value:", "", *_grid_table(rows)]
+    if published := PUBLISHED.get(name.removesuffix("-tuned")):
+        lines += ["", f"Published: {published}"]
+    lines += [
+        "",
+        f"Made by `benchmarks/real_images.py {measured['verb']}`; every run is in `{file.name}` beside this page.",
+    ]
+    text = "\n".join(lines) + "\n"
+    file.with_suffix(".md").write_text(text)
+    return text
 
 
 def _of_arm(rows: list[Row]) -> dict[str, list[Row]]:
@@ -347,8 +385,13 @@ def _seed_table(rows: list[Row]) -> list[str]:
     arms = _of_arm(rows)
     first = next(iter(arms.values()))
     rarest = min(range(len(first[0]["test"]["group_counts"])), key=lambda g: first[0]["test"]["group_counts"][g])
-    lines = ["Right in the rarest group (blond men), with 95% Wilson intervals; seeds share images, so these are not",
-             "to be pooled:", "", *_header(["arm", *(f"seed {row['seed']}" for row in first)])]  # fmt: skip
+    few = first[0]["validation"]["group_counts"][rarest]
+    lines = [
+        "Blond men that are told right, with 95% Wilson intervals. The seeds' test sets share images: do not pool "
+        f"them. Epoch and learning rate are chosen by the worst group on validation, most often the {few} blond men "
+        "there: chance has a large part in them.",
+        "", *_header(["arm", *(f"seed {row['seed']}" for row in first)]),
+    ]  # fmt: skip
     for arm, its in arms.items():
         cells = []
         for row in its:
@@ -385,21 +428,6 @@ def _quantities(row: Row) -> list[tuple[str, Callable[[Row], float]]]:
         told: list[tuple[str, Callable[[Row], float]]] = [("test error", lambda row: 1 - row["test"]["accuracy"])]
         return told + [(probe, lambda row, probe=probe: row["probes"][probe]) for probe in row["probes"]]  # type: ignore[misc]
     return [("average", lambda row: row["test"]["accuracy"]), ("worst group", lambda row: row["test"]["worst_group"])]
-
-
-def _keep(args: argparse.Namespace, name: str, rows: list[Row], lines: list[str]) -> None:
-    measured = {
-        "commit": args.commit, "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
-        "torch": torch.__version__, "settings": args.settings, "data_options": args.data_options, "rows": rows,
-    }  # fmt: skip
-    if published := PUBLISHED.get(name.removesuffix("-tuned")):
-        lines += ["", f"Published: {published}"]
-    lines += ["", f"Made by `benchmarks/real_images.py {args.verb}`; every run is in `{name}.json` beside this page."]
-    args.results.mkdir(parents=True, exist_ok=True)
-    (args.results / f"{name}.json").write_text(json.dumps(measured).replace('{"name"', '\n{"name"') + "\n")
-    text = "\n".join(lines) + "\n"
-    (args.results / f"{name}.md").write_text(text)
-    print(text)
 
 
 def _settings(row: Row) -> str:
@@ -449,8 +477,9 @@ def main() -> None:
         verb.add_argument("--trial", action="store_true", help="one value of each grid, to see that all works")
         verb.add_argument("--settings", type=json.loads, default={}, help='as JSON, e.g. {"epochs": 2}')
         verb.add_argument("--data-options", type=json.loads, default={}, help='as JSON, e.g. {"n": 600}')
+    verbs.add_parser("page").add_argument("files", nargs="+", type=Path)
     args = parser.parse_args()
-    {"features": features, "groups": groups, "domains": domains}[args.verb](args)
+    {"features": features, "groups": groups, "domains": domains, "page": page}[args.verb](args)
 
 
 if __name__ == "__main__":
