@@ -1,10 +1,13 @@
-"""The pages' code blocks that are marked to run do run, one after the other."""
+"""The pages' code blocks that are marked to run do run, one after the other; pages of results follow from what was measured."""
 
 from __future__ import annotations
 
+import json
 import re
+import runpy
 import textwrap
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import torch
@@ -78,3 +81,26 @@ def test_the_stability_page_runs():
     exec(block, names)
     assert len(names["tracker"].history) == 2
     assert names["card"].lrs.exact
+
+
+@pytest.mark.parametrize("name", ["cifar-mnist", "fashion-mnist-mnist", "celeba", "celeba-tuned", "pacs-photo"])
+def test_pages_of_results_follow_from_what_was_measured(name, tmp_path):
+    """Every mean, interval and chosen value on a page is made from the runs beside it, and so are those in the docs."""
+    measured = (PAGES / "results" / f"{name}.json").read_text()
+    (tmp_path / f"{name}.json").write_text(measured)
+    runpy.run_path(str(PAGES.parent / "benchmarks" / "real_images.py"))["_page"](tmp_path / f"{name}.json")
+    assert (tmp_path / f"{name}.md").read_text() == (PAGES / "results" / f"{name}.md").read_text()
+
+
+def test_groups_of_celeba_are_told_as_measured():
+    """The table in docs/groups.md, from the runs."""
+    told = {
+        line.split("|")[1].strip(): line for line in (PAGES / "groups.md").read_text().splitlines() if " / " in line
+    }
+    named = {"dfr, on train": "`dfr` on training", "dfr, on validation": "`dfr` on validation"}
+    for column, name in ((2, "celeba"), (3, "celeba-tuned")):
+        rows = [row for row in json.loads((PAGES / "results" / f"{name}.json").read_text())["rows"] if row["chosen"]]
+        for arm in {row["arm"] for row in rows if " at the cost of " not in row["arm"]}:
+            its = [row["test"] for row in rows if row["arm"] == arm]
+            worst, average = (100 * mean(test[key] for test in its) for key in ("worst_group", "accuracy"))
+            assert told[named.get(arm, f"`{arm}`")].split("|")[column].strip() == f"{worst:.1f} / {average:.1f}", arm
