@@ -1,14 +1,15 @@
-"""Real images with a shortcut, groups or domains: SGD against SAM, ERM against what is made for groups.
+r"""Real images with a shortcut, groups or domains: SGD against SAM, ERM against what is made for groups.
 
     EVENLY_DATA=... python benchmarks/real_images.py features cifar-mnist --out runs/cifar-mnist --commit COMMIT
     EVENLY_DATA=... python benchmarks/real_images.py groups --out runs/celeba --commit COMMIT
-    EVENLY_DATA=... python benchmarks/real_images.py groups --weights FILE --out runs/celeba-tuned --commit COMMIT
+    EVENLY_DATA=... python benchmarks/real_images.py groups --weights FILE --data-options '{"size": null}' \
+        --out runs/celeba-tuned --commit COMMIT
     EVENLY_DATA=... python benchmarks/real_images.py domains --weights FILE --out runs/pacs --commit COMMIT
 
 Every arm is run at every value of its grid, for every seed; validation, averaged over the seeds, chooses the value and
 the test set only measures. `features` and `domains` set SAM beside SGD and beside SGD for twice the epochs, which costs
 as much, and tell by linear probes what was learned (Springer et al. 2024, Tables 1 and 2); `groups` sets every method
-beside its control of equal cost, at the values chosen for the method. All goes on where it was stopped. What was
+beside ERM, and one that costs more beside its control of equal cost. All goes on where it was stopped. What was
 measured goes into docs/results/NAME.json and .md, beside what was published where there is such a thing; `page FILE...`
 writes the pages anew.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -31,14 +33,16 @@ import torch
 from torch import nn
 
 import evenly
-from evenly.comparison import Comparison, paired
+from evenly.comparison import paired
 from evenly.data import Data, load
 from evenly.data.images.domains import target_parts
 from evenly.engine.accuracy import wilson
+from evenly.experiment import resolve
 
 Row = dict[str, Any]
 Probing = Callable[[nn.Module, str, dict[str, Any], int], dict[str, float]]
 
+GROUPS = ("dark-haired women", "dark-haired men", "blond women", "blond men")
 CLASSES = {"cifar-mnist": 2, "fashion-mnist-mnist": 5}
 COMPOSITE = {"lr": [0.01, 0.05, 0.1], "rho": [0.01, 0.03, 0.05, 0.07, 0.1, 0.2]}
 """Springer et al. (2024), App. B; batches of 100, momentum and schedule are the data's recipe."""
@@ -56,6 +60,16 @@ GROUPED = {
 epochs, batches of 64 and decay are taken (Deng et al. 2023, Table 8 and code); those for all of CelebA, 16 epochs,
 would be 32 steps. An epoch of subsampling is as short."""
 
+NOTES = {
+    "groups": (
+        "ERM's learning rate is chosen as every method's is, so ERM is the control of what costs as much or less. DFR "
+        "fits the last layer of a network that is trained with ERM's settings again, and runs of one seed are not the "
+        "same twice on a GPU: its networks were kept after other epochs than ERM's. DFR-Val fits it to four times as "
+        "many images as validation has blond men, by whom the epoch was chosen before. Weight decay is the same for "
+        "all; Deng et al. (2023) have 0.1 and a rate of 0.00001 for GroupDRO.",
+    ),
+    "domains": ("SAM and the longer SGD run at the learning rate chosen for SGD; the paper crosses all of them.",),
+}
 TITLES = {
     "cifar-mnist": "CIFAR-MNIST: an airplane or automobile below a digit that tells it",
     "fashion-mnist-mnist": "Fashion-MNIST-MNIST: one of five clothes below a digit that tells it",
@@ -93,8 +107,9 @@ class Value:
     probing: Probing | None = None
 
     def __call__(self) -> list[Row]:
-        """Its rows, with probes; none where a seed diverged. What is done is kept in the folder."""
-        kept = self.folder / ("rows with controls.json" if self.common["controls"] else "rows.json")
+        """Its rows, with probes; one that says so where a seed diverged. What is done is kept in the folder."""
+        made_by = json.dumps([self.arm, self.at, self.common, self.data, self.data_options], default=str)
+        kept = self.folder / f"rows-{hashlib.sha256(made_by.encode()).hexdigest()[:8]}.json"
         if kept.exists():
             rows: list[Row] = json.loads(kept.read_text())
             return rows
@@ -107,18 +122,30 @@ class Value:
         except evenly.EvenlyError as error:
             if "became NaN or infinite" not in str(error):
                 raise
-            print(f"{self.arm}, {self.at}: {error}", flush=True)
-            rows = []
-        else:
-            rows = [
-                row | {"cost_multiple": self.times * row["cost_multiple"]}
-                for row in _rows(table, self.arm, self.method)
-            ]
-            for row in rows if self.probing else ():
-                model = table.runs[row["name"], row["seed"]].model.cpu()
-                row["probes"] = self.probing(model, self.data, self.data_options, row["seed"])
+            return [{"diverged": True, "arm": self.arm, "settings": self.at}]
+        rows = [self.row(each) for each in table.rows]
+        for row in rows if self.probing else ():
+            model = table.runs[row["name"], row["seed"]].model.cpu()
+            row["probes"] = self.probing(model, self.data, self.data_options, row["seed"])
         kept.write_text(json.dumps(rows))
         return rows
+
+    def row(self, found: Row) -> Row:
+        """What is kept of a run."""
+        measured = {
+            split: {key: found[split].get(key) for key in
+                    ("accuracy", "loss", "worst_group", "train_weighted", "groups", "group_counts")}
+            for split in ("validation", "test")
+        }  # fmt: skip
+        own = found["method"] == self.method
+        return {
+            "name": found["arm"], "arm": self.arm if own else f"{found['method']} at the cost of {self.arm}",
+            "settings": {name: value for name, value in found["sweep"].items() if name in ("lr", "rho")},
+            "seed": found["seed"], "chosen": False, "cost_multiple": self.times * found["cost_multiple"],
+            "evaluation_cost_multiple": self.times * found["evaluation_cost_multiple"],
+            "kept_after_epochs": found.get("selected_after_epochs"), "rule": found["rule"], "model": found["model"],
+            "step": found.get("step"), **measured,
+        }  # fmt: skip
 
 
 @functools.cache
@@ -135,7 +162,7 @@ def features(args: argparse.Namespace) -> None:
     """The composites: test error, and the probing error of the digit and of the picture below it."""
     settings = {"epochs": 20, "precision": "float32"}
     rows = _sgd_and_sam(args, args.data, args.data_options, COMPOSITE, _both_features, settings)
-    _keep(args, args.data, rows)
+    _keep(args, args.data, rows, args.data, settings)
 
 
 def _both_features(model: nn.Module, data: str, options: dict[str, Any], seed: int) -> dict[str, float]:
@@ -152,8 +179,9 @@ def _both_features(model: nn.Module, data: str, options: dict[str, Any], seed: i
 def domains(args: argparse.Namespace) -> None:
     """PACS with one domain left out: error there, and that of a linear probe fitted on a part of it."""
     options = {"target": args.target, **args.data_options}
-    rows = _sgd_and_sam(args, "pacs", options, DOMAIN, _on_target, {"epochs": 10, **_start(args)}, one_rate=True)
-    _keep(args, f"pacs-{args.target}", rows)
+    settings = {"epochs": 10, **_start(args)}
+    rows = _sgd_and_sam(args, "pacs", options, DOMAIN, _on_target, settings, one_rate=True)
+    _keep(args, f"pacs-{args.target}", rows, "pacs", settings)
 
 
 def _on_target(model: nn.Module, data: str, options: dict[str, Any], seed: int) -> dict[str, float]:
@@ -189,7 +217,7 @@ def _sgd_and_sam(
         rows = _all(pool, [value("SGD", lr) for lr in rates]) if one_rate else []
         if one_rate:
             _choose(rows, _by_average)
-            rates = [next(row["settings"]["lr"] for row in rows if row["chosen"])]
+            rates = [next(row["settings"]["lr"] for row in rows if row.get("chosen"))]
         plain = [] if one_rate else [value("SGD", lr) for lr in rates]
         dear = [*(value("SAM", *at) for at in product(rates, radii)), *(value(LONGER, lr, times=2) for lr in rates)]
         rows += _all(pool, [*plain, *dear])
@@ -223,12 +251,13 @@ def groups(args: argparse.Namespace) -> None:
         rows = _all(pool, [value(method, lr) for method in args.methods.split(",") for lr in rates])
         _choose(rows, _by_worst_group)
         best = {row["arm"]: row["settings"]["lr"] for row in rows if row["chosen"]}
-        final = [value(method, lr, controls=True) for method, lr in best.items()]
-        # the last layer is fitted anew to the network that ERM is chosen to be
+        # ERM itself is the control of what costs as much or less: its learning rate, too, is chosen
+        dear = [arm for arm in best if mean(row["cost_multiple"] for row in rows if row["arm"] == arm) > 1.01]
+        final = [value(arm, best[arm], controls=True) for arm in dear]
         final += [value("dfr", best["erm"], on=on) for on in ("train", "validation")]
-        chosen = [row | {"chosen": True} for row in _all(pool, final)]
-    rows = [row for row in rows if not row["chosen"]] + chosen
-    _keep(args, "celeba-tuned" if args.weights else "celeba", rows)
+        known = {row["name"] for row in rows}
+        rows += [row | {"chosen": True} for row in _all(pool, final) if row["name"] not in known]
+    _keep(args, "celeba-tuned" if args.weights else "celeba", rows, "celeba", settings, options)
 
 
 def _workers(jobs: int) -> ProcessPoolExecutor:
@@ -247,29 +276,10 @@ def _start(args: argparse.Namespace) -> dict[str, Any]:
     return {"model_options": {"weights": str(args.weights)}, "normalise": "imagenet"}
 
 
-def _rows(table: Comparison, arm: str, method: str) -> list[Row]:
-    """What is kept of every run."""
-    rows = []
-    for each in table.rows:
-        measured = {
-            split: {key: each[split].get(key) for key in
-                    ("accuracy", "loss", "worst_group", "train_weighted", "groups", "group_counts")}
-            for split in ("validation", "test")
-        }  # fmt: skip
-        rows.append({
-            "name": each["arm"], "arm": arm if each["method"] == method else f"{each['method']} at the cost of {arm}",
-            "settings": {name: value for name, value in each["sweep"].items() if name in ("lr", "rho")},
-            "seed": each["seed"], "chosen": False, "cost_multiple": each["cost_multiple"],
-            "kept_after_epochs": each.get("selected_after_epochs"), "rule": each["rule"], "model": each["model"],
-            "step": each.get("step"), **measured,
-        })  # fmt: skip
-    return rows
-
-
 def _choose(rows: list[Row], score: Callable[[Row], tuple[float, float]]) -> None:
     """Mark, in each arm, the settings with the best score averaged over seeds."""
     for arm in dict.fromkeys(row["arm"] for row in rows):
-        its = [row for row in rows if row["arm"] == arm]
+        its = [row for row in rows if row["arm"] == arm and "diverged" not in row]
         scores: dict[str, list[tuple[float, float]]] = {}
         for row in its:
             scores.setdefault(row["name"], []).append(score(row))
@@ -278,12 +288,24 @@ def _choose(rows: list[Row], score: Callable[[Row], tuple[float, float]]) -> Non
             row["chosen"] = row["name"] == best
 
 
-def _keep(args: argparse.Namespace, name: str, rows: list[Row]) -> None:
+def _keep(
+    args: argparse.Namespace,
+    name: str,
+    rows: list[Row],
+    data: str,
+    settings: dict[str, Any],
+    options: dict[str, Any] | None = None,
+) -> None:
+    first = _loaded(data, json.dumps(args.data_options), 0)
+    common = resolve(first, "erm", settings | args.settings, args.model)[0]
+    common = {key: value for key, value in common.items() if key not in ("model", "model_options", "lr", "rho")}
     measured = {
         "verb": args.verb, "commit": args.commit,
         "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU", "torch": torch.__version__,
-        "weights": getattr(args, "weights", None) is not None, "settings": args.settings,
-        "data_options": args.data_options, "rows": rows,
+        "weights": getattr(args, "weights", None) is not None, "in_common": common, "options": options or {},
+        "shape": list(first.train.example_shape), "data_options": args.data_options, "notes": [],
+        "diverged": [row for row in rows if "diverged" in row],
+        "rows": [row for row in rows if "diverged" not in row],
     }  # fmt: skip
     args.results.mkdir(parents=True, exist_ok=True)
     file = args.results / f"{name}.json"
@@ -302,23 +324,24 @@ def _page(file: Path) -> str:
     measured = json.loads(file.read_text())
     name, rows = file.stem, measured["rows"]
     seeds = ", ".join(str(seed) for seed in dict.fromkeys(row["seed"] for row in rows))
-    given = measured["data_options"] | measured["settings"]
-    options = "".join(f"; {key} {'as stored' if value is None else value}" for key, value in given.items())
     lines = [
         f"# {TITLES.get(name, name)}", "",
-        f"{rows[0]['model']} from {'the weights of ImageNet' if measured['weights'] else 'random weights'}{options}; "
-        f"seeds {seeds}; weights kept: {rows[0]['rule']}. Values of the grid are chosen on validation, averaged over "
-        f"the seeds; the test set chooses nothing. {measured['machine']}, torch {measured['torch']}, commit "
-        f"`{measured['commit'][:12]}`. Mean ± standard deviation over seeds, then every seed.", "",
+        f"{rows[0]['model']} from {'the weights of ImageNet' if measured['weights'] else 'random weights'}, images of "
+        f"{' x '.join(map(str, measured['shape'][1:]))}; {_told(measured['in_common'])}; seeds {seeds}. "
+        + "".join(f"Of {method} alone: {_told(own)}. " for method, own in measured["options"].items())
+        + "Learning rates and radii are chosen on validation, averaged over the seeds, "
+        f"{'by its worst group' if measured['verb'] == 'groups' else 'by accuracy, then loss'}; the test set chooses "
+        f"nothing. {measured['machine']}, torch {measured['torch']}, commit `{measured['commit'][:12]}`. Mean ± "
+        "standard deviation over seeds, then every seed.", "",
     ]  # fmt: skip
+    for note in (*NOTES.get(measured["verb"], ()), *measured["notes"]):
+        lines += [note, ""]
     if measured["verb"] == "groups":
         lines += [*_group_table(rows), "", *_seed_table(rows), "", *_differences(rows)]
     else:
-        if measured["verb"] == "domains":
-            lines[-2] += " SAM and the longer SGD run at the learning rate chosen for SGD."
         probe = list(rows[0]["probes"])[-1]
         lines += [*_chosen_table(rows), "", *_differences(rows), ""]
-        lines += [f"{probe[0].upper()}{probe[1:]}, %, mean over seeds, at every value:", "", *_grid_table(rows)]
+        lines += [f"{probe[0].upper()}{probe[1:]}, %, mean over seeds, at every value:", "", *_grid_table(measured)]
     if published := PUBLISHED.get(name.removesuffix("-tuned")):
         lines += ["", f"Published: {published}"]
     lines += [
@@ -344,14 +367,18 @@ def _chosen_table(rows: list[Row]) -> list[str]:
     columns = ["arm", "chosen", "cost", "validation error, %", "test error, %", *(f"{probe}, %" for probe in probes)]
     lines = _header(columns)
     for arm, its in _of_arm(rows).items():
-        cells = [arm, _settings(its[0]), f"{mean(row['cost_multiple'] for row in its):.2f}x"]
+        values = len({row["name"] for row in rows if row["arm"] == arm})
+        chosen = f"{_settings(its[0])}, of {values}" if values > 1 else _settings(its[0])
+        cells = [arm, chosen, f"{mean(row['cost_multiple'] for row in its):.2f}x"]
         cells += [_spread([1 - row[split]["accuracy"] for row in its]) for split in ("validation", "test")]
         lines.append(_line(cells + [_spread([row["probes"][probe] for row in its]) for probe in probes]))
     return lines
 
 
-def _grid_table(rows: list[Row]) -> list[str]:
+def _grid_table(measured: dict[str, Any]) -> list[str]:
     """The last probe of every arm at every value, learning rates across."""
+    rows = measured["rows"]
+    diverged = [(row["arm"], row["settings"]) for row in measured["diverged"]]
     probe = list(rows[0]["probes"])[-1]
     rates = sorted({row["settings"]["lr"] for row in rows})
     kinds = dict.fromkeys((row["arm"], row["settings"].get("rho")) for row in rows)
@@ -359,46 +386,49 @@ def _grid_table(rows: list[Row]) -> list[str]:
     for arm, rho in kinds:
         cells = []
         for rate in rates:
-            its = [row for row in rows if row["arm"] == arm and row["settings"] == {"lr": rate} | _given(rho)]
-            value = f"{100 * mean(row['probes'][probe] for row in its):.1f}" if its else "-"
+            at = {"lr": rate} | ({} if rho is None else {"rho": rho})
+            its = [row for row in rows if row["arm"] == arm and row["settings"] == at]
+            value = f"{100 * mean(row['probes'][probe] for row in its):.1f}" if its else ""
+            value = "diverged" if (arm, at) in diverged else value
             cells.append(f"**{value}**" if its and its[0]["chosen"] else value)
         lines.append(_line([arm if rho is None else f"{arm}, rho {rho:g}", *cells]))
-    return [*lines, "", "Bold: what validation chose; -: not run, or diverged on some seed."]
-
-
-def _given(rho: float | None) -> dict[str, float]:
-    return {} if rho is None else {"rho": rho}
+    return [*lines, "", "Bold: what validation chose. Diverged: on one seed at least."]
 
 
 def _group_table(rows: list[Row]) -> list[str]:
-    lines = _header(["arm", "chosen", "cost", "kept after, epochs of the full set", "average, %", "worst group, %"])
+    told = all(row["evaluation_cost_multiple"] is not None for row in rows)
+    lines = _header([
+        "arm", "chosen", "cost", *(["looks"] if told else []), "kept after, epochs of the full set", "average, %",
+        "worst group, %",
+    ])  # fmt: skip
     for arm, its in _of_arm(rows).items():
-        after = [row["kept_after_epochs"] for row in its]
         cells = [arm, _settings(its[0]), f"{mean(row['cost_multiple'] for row in its):.2f}x"]
-        cells += ["-" if None in after else f"{mean(after):.1f}"]
+        cells += [f"{mean(row['evaluation_cost_multiple'] for row in its):.2f}x"] if told else []
+        after = [row["kept_after_epochs"] for row in its]
+        cells += ["" if None in after else f"{mean(after):.1f}"]
         lines.append(_line(cells + [_spread([row["test"][key] for row in its]) for key in ("accuracy", "worst_group")]))
     return lines
 
 
 def _seed_table(rows: list[Row]) -> list[str]:
-    """The rarest group of each seed's test set, with Wilson's interval."""
+    """The worst group of each seed's test set, with Wilson's interval."""
     arms = _of_arm(rows)
     first = next(iter(arms.values()))
-    rarest = min(range(len(first[0]["test"]["group_counts"])), key=lambda g: first[0]["test"]["group_counts"][g])
-    few = first[0]["validation"]["group_counts"][rarest]
+    few = min(first[0]["validation"]["group_counts"])
     lines = [
-        "Blond men that are told right, with 95% Wilson intervals. The seeds' test sets share images: do not pool "
-        f"them. Epoch and learning rate are chosen by the worst group on validation, most often the {few} blond men "
-        "there: chance has a large part in them.",
+        "The worst group of each seed, how many of it are told right, with 95% Wilson intervals. The seeds' test sets "
+        f"share images: do not pool them. Validation has {few} blond men, and most often it is they who choose the "
+        "epoch and the learning rate.",
         "", *_header(["arm", *(f"seed {row['seed']}" for row in first)]),
     ]  # fmt: skip
     for arm, its in arms.items():
         cells = []
-        for row in its:
-            n = row["test"]["group_counts"][rarest]
-            right = round(row["test"]["groups"][rarest] * n)
+        for test in (row["test"] for row in its):
+            worst = min(range(len(GROUPS)), key=lambda g: test["groups"][g])
+            n = test["group_counts"][worst]
+            right = round(test["groups"][worst] * n)
             low, high = wilson(right, n)
-            cells.append(f"{right} of {n} [{100 * low:.0f}, {100 * high:.0f}]%")
+            cells.append(f"{right:,} of {n:,} {GROUPS[worst]} [{100 * low:.0f}, {100 * high:.0f}]%")
         lines.append(_line([arm, *cells]))
     return lines
 
@@ -428,6 +458,14 @@ def _quantities(row: Row) -> list[tuple[str, Callable[[Row], float]]]:
         told: list[tuple[str, Callable[[Row], float]]] = [("test error", lambda row: 1 - row["test"]["accuracy"])]
         return told + [(probe, lambda row, probe=probe: row["probes"][probe]) for probe in row["probes"]]  # type: ignore[misc]
     return [("average", lambda row: row["test"]["accuracy"]), ("worst group", lambda row: row["test"]["worst_group"])]
+
+
+def _told(settings: dict[str, Any]) -> str:
+    plain = {"precision": {"auto": "bf16 on a GPU"}}
+    return ", ".join(
+        f"{name.replace('_', ' ')} {plain.get(name, {}).get(value, value) if isinstance(value, str) else value}"
+        for name, value in settings.items()
+    )
 
 
 def _settings(row: Row) -> str:

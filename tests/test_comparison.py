@@ -417,6 +417,18 @@ def test_a_setting_of_one_method_can_be_swept_and_its_control_has_it():
     }  # fmt: skip
 
 
+def test_a_control_is_looked_at_after_its_own_epochs():
+    """An epoch of subsampling is short: every fourth of them, in the control, would be four times as rare a look."""
+    own = {"epochs": 12, "evaluate_every": 4, "patience": 2}
+    table = compare("mlp", law, ["subsample"], seeds=1, options={"subsample": own}, **QUICK | {"select": "average"})
+    looks = {
+        arm: [row["epoch"] for row in run.history if row.get("validation")] for (arm, _), run in table.runs.items()
+    }
+    control = looks["erm+sgd at the cost of subsample+sgd"]
+    assert all(epoch % 4 == 0 for epoch in looks["subsample+sgd"])
+    assert control == list(range(1, len(control) + 1))
+
+
 def test_rho_varies_the_arms_that_have_one():
     table = compare("mlp", law, ["erm"], ["sgd", "sam"], seeds=1, sweep={"rho": [0.05, 0.5]}, **QUICK)
     arms = ["erm+sgd", *(f"erm+sam, rho {rho}" for rho in (0.05, 0.5))]

@@ -1,4 +1,4 @@
-"""The pages' code blocks that are marked to run do run, one after the other; pages of results follow from what was measured."""
+"""Code blocks of the pages that are marked to run do run; pages of results follow from what was measured."""
 
 from __future__ import annotations
 
@@ -94,9 +94,8 @@ def test_pages_of_results_follow_from_what_was_measured(name, tmp_path):
 
 def test_groups_of_celeba_are_told_as_measured():
     """The table in docs/groups.md, from the runs."""
-    told = {
-        line.split("|")[1].strip(): line for line in (PAGES / "groups.md").read_text().splitlines() if " / " in line
-    }
+    lines = (PAGES / "groups.md").read_text().splitlines()
+    told = {line.split("|")[1].strip(): line for line in lines if line.startswith("|") and " / " in line}
     named = {"dfr, on train": "`dfr` on training", "dfr, on validation": "`dfr` on validation"}
     for column, name in ((2, "celeba"), (3, "celeba-tuned")):
         rows = [row for row in json.loads((PAGES / "results" / f"{name}.json").read_text())["rows"] if row["chosen"]]

@@ -234,6 +234,7 @@ def test_the_model_carries_the_weights_of_the_epoch_named(data):
 
 
 def test_a_finished_run_is_read_back(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("evenly.engine.loop._Loop._capture", lambda loop: setattr(loop, "how", "captured, as it were"))
     first = train("mlp", data, "useful", out=tmp_path / "run", **QUICK)
     kept = [*(tmp_path / "run").rglob("*.pt"), tmp_path / "run/config.json", tmp_path / "run/results.json"]
     stamps = {p: p.stat().st_mtime_ns for p in kept}
@@ -245,6 +246,7 @@ def test_a_finished_run_is_read_back(data, tmp_path, monkeypatch):
     again = train("mlp", data, "useful", out=tmp_path / "run", **QUICK)
     assert same_weights(first.model, again.model)
     assert again.results == first.results
+    assert again.step == first.step == "captured, as it were"
     assert again.history == first.history
     assert again.selection.indices.equal(first.selection.indices)
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps

@@ -83,7 +83,7 @@ Augment = Annotated[
 ]
 Normalise = Annotated[
     str | None,
-    typer.Option(help="Of images: none, data (its own mean and deviation) or imagenet.", show_default=False),
+    typer.Option(help="Of images: none, mean, data (its own mean and deviation) or imagenet.", show_default=False),
 ]
 Precision = Annotated[
     str | None, typer.Option(help="auto (bf16 for images on a GPU), bf16 or float32.", show_default=False)
@@ -371,7 +371,7 @@ def audit(
     normalise: Annotated[
         str | None,
         typer.Option(
-            help="How the network of a file of weights was given its images: none (the default), data or imagenet.",
+            help="How the network of a file of weights was given its images: none (the default), mean, data, imagenet.",
             show_default=False,
         ),
     ] = None,

@@ -57,6 +57,9 @@ from evenly.options import checked
 from evenly.sweep import arm_name, checked_sweep, setting_kinds, values_for_all, values_of, varies
 
 METRICS = ("accuracy", "worst_group", "train_weighted", "worst_class")
+COUNTED_IN_EPOCHS = ("epochs", "evaluate_every", "patience")
+"""Settings of one method that its control does not take over: an epoch of a small set is short, one of the control is
+not, and looked at after as many of them it would be selected from fewer looks."""
 LONGEST_NAME = 120
 """Characters of a run's folder; file systems end at 255, some tools before."""
 
@@ -253,7 +256,7 @@ class _Seed:
             other, its_optimizer = control
             its_at = {name: value for name, value in values_for_all(at).items() if varies(name, other, its_optimizer)}
             # what the user set for this method alone, its control gets too; a recipe's settings suit the method only
-            shared = {name: value for name, value in own.items() if name in KINDS and name != "epochs"}
+            shared = {name: value for name, value in own.items() if name in KINDS and name not in COUNTED_IN_EPOCHS}
             options = self.options.get(other, {}) | shared
             if other == "random_upsample":
                 assert result.selection is not None

@@ -134,7 +134,7 @@ def test_arms_whose_weights_are_of_no_epoch_are_left_out(table):
 def test_left_out_arms_are_named(table):
     table.summary.append({**table.summary[1], "arm": "dfr+sgd", "method": "dfr"})
     del table.summary[-1]["cost_to_reach"]
-    assert by_group.reaching(table).caption.endswith("at every epoch: dfr+sgd.")
+    assert by_group.reaching(table).caption.endswith("the weights are those of no epoch: dfr+sgd.")
 
 
 @pytest.mark.parametrize("what", ["no erm", "no validation", "no runs"])

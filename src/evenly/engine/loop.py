@@ -431,7 +431,7 @@ class _Loop:
         saved = {
             "epoch": self.epoch, "finished": self.finished, "cost": self.step.cost, "seconds": self.seconds,
             "evaluation_cost": self.evaluation_cost, "model": self.model.state_dict(), "optimizer": optimizer,
-            "state": self.step.state, "best": self.best,
+            "state": self.step.state, "best": self.best, "how": self.how,
         }  # fmt: skip
         if self.record is not None:
             saved["record"] = self.record.state_dict()
@@ -468,7 +468,7 @@ class _Loop:
         self.epoch, self.finished, self.best = done, saved["finished"], saved["best"]
         self.saved_epoch = done
         self.step.cost, self.evaluation_cost = saved["cost"], saved["evaluation_cost"]
-        self.seconds = saved["seconds"]
+        self.seconds, self.how = saved["seconds"], saved.get("how", self.how)
         self.model.load_state_dict(saved["model"])
         for group, mine in zip(saved["optimizer"]["param_groups"], self.optimizer.param_groups, strict=True):
             group.update({key: mine[key] for key in WAYS if key in mine})

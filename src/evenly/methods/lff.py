@@ -2,7 +2,7 @@
 
 Two networks learn from the same batches. The biased one, f_B, minimises the generalised cross-entropy
 
-    GCE(p) = (1 - p_y^q) / q,   which counts what is easy already more,
+    GCE(p) = (1 - p_y^q) / q,   which counts what is easy already more (the authors' code has q times that),
 
 the debiased one, f_D, the cross-entropy weighted by the relative difficulty
 

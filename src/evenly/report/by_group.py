@@ -155,7 +155,10 @@ def reaching(table: Comparison) -> Table | None:
             "many came."
         )
     if others := [words.table_name(entry) for entry in _arms(table) if "cost_to_reach" not in entry]:
-        caption += f" Left out, since validation does not tell of true groups at every epoch: {words.listed(others)}."
+        caption += (
+            " Left out, since validation does not tell of true groups at every epoch or the weights are those of no "
+            f"epoch: {words.listed(others)}."
+        )
     return Table(["arm", *heads], rows, caption, "Cost to reach a worst group")
 
 
