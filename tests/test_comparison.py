@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -65,9 +68,14 @@ def test_paired_intervals_are_those_of_scipy(n, level):
     }
 
 
-def test_a_single_pair_has_no_interval_and_equal_pairs_have_an_empty_one():
-    assert paired([0.25]) == {"mean": 0.25, "low": None, "high": None, "pairs": 1}
-    assert paired([0.25, 0.25, 0.25]) == {"mean": 0.25, "low": 0.25, "high": 0.25, "pairs": 3}
+@pytest.mark.parametrize("differences", [[0.25], [0.25, 0.25, 0.25], [0.9 - 0.6, 0.7 - 0.4]])
+def test_one_pair_or_pairs_that_are_all_alike_have_no_interval(differences):
+    mean = pytest.approx(differences[0])
+    assert paired(differences) == {"mean": mean, "low": None, "high": None, "pairs": len(differences)}
+
+
+def test_pairs_without_any_difference_have_a_mean_of_exactly_0():
+    assert paired([0.1 + 0.2 - 0.3, 0.0]) == {"mean": 0.0, "low": None, "high": None, "pairs": 2}
 
 
 def row(arm, seed, accuracy, control=None, control_of=None, groups=(1.0,)):
@@ -780,3 +788,23 @@ def test_what_cannot_be_sent_to_a_process_is_said():
     """The patch law's Data carries a function that watches the network; it was made inside another."""
     with pytest.raises(EvenlyError, match="use jobs 1"):
         compare(None, load("patches", n=40), ["erm"], seeds=2, jobs=2, epochs=1)
+
+
+def dies_with_seed_1(seed: int):
+    if seed == 1 and multiprocessing.parent_process() is not None:
+        os.kill(os.getpid(), signal.SIGKILL)  # as the system does where memory runs out
+    return law(seed)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("folder", "way_out"), [("out", "the same call goes on"), (None, "again with an out")])
+def test_a_worker_that_is_killed_is_said_in_a_line_and_the_call_goes_on(tmp_path, folder, way_out):
+    ask = {"model": "mlp", "data": dies_with_seed_1, "methods": ["erm"], "seeds": 2, **QUICK}
+    out = None if folder is None else tmp_path / folder
+    with pytest.raises(EvenlyError, match="one of 2 worker processes was killed, perhaps for lack of memory") as error:
+        compare(**ask, jobs=2, out=out)
+    assert way_out in str(error.value)
+    assert "fewer jobs" in str(error.value)
+    assert "\n" not in str(error.value)
+    if out is not None:
+        assert len(compare(**ask, out=out).rows) == 2

@@ -19,6 +19,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product, zip_longest
@@ -60,6 +61,8 @@ METRICS = ("accuracy", "worst_group", "train_weighted", "worst_class")
 COUNTED_IN_EPOCHS = ("epochs", "evaluate_every", "patience")
 """Settings of one method that its control does not take over: an epoch of a small set is short, one of the control is
 not, and looked at after as many of them it would be selected from fewer looks."""
+ALIKE = 1e-9
+"""Differences between shares that are closer than this are the same but for rounding."""
 LONGEST_NAME = 120
 """Characters of a run's folder; file systems end at 255, some tools before."""
 
@@ -190,6 +193,14 @@ def _run(job: _Seed, seeds: list[int], jobs: int, together: int) -> dict[int, li
                 for finished in as_completed(waiting):
                     done[waiting[finished]] = pickle.loads(finished.result())
                     bar(len(done) / len(seeds), f"seed {waiting[finished]} done")
+            except BrokenProcessPool:
+                again = (
+                    "run it again with an out, where it can go on" if job.folder is None else "the same call goes on"
+                )
+                raise EvenlyError(
+                    f"one of {min(jobs, len(seeds))} worker processes was killed, perhaps for lack of memory; {again}, "
+                    "and fewer jobs need less"
+                ) from None
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
     return done
@@ -433,10 +444,11 @@ def summarise(rows: list[dict[str, Any]], trained: Mapping[tuple[str, int], Run]
 
 
 def paired(differences: Sequence[float], level: float = 0.95) -> dict[str, Any]:
-    """Mean of paired differences with its t-interval; no interval from a single pair."""
+    """Mean of paired differences with its t-interval; no interval from a single pair, nor from pairs that are all
+    alike: on a few seeds that is chance, and their spread of 0 would make it certainty."""
     n, mean = len(differences), _mean(differences)
-    if n < 2:
-        return {"mean": mean, "low": None, "high": None, "pairs": n}
+    if n < 2 or _sd(differences) < ALIKE:
+        return {"mean": 0.0 if abs(mean) < ALIKE else mean, "low": None, "high": None, "pairs": n}
     from scipy.stats import t
 
     half = float(t.ppf(0.5 + level / 2, n - 1)) * _sd(differences) / math.sqrt(n)

@@ -47,7 +47,8 @@ HOW_TO_READ = (
     "steps, at this cost: with a larger one the gap can close. Settings of a method's own are listed above; a control "
     "has the common ones.",
     "Differences are paired by seed; the brackets hold the 95% t-interval of their mean. An interval that contains 0 "
-    "means that these seeds do not tell a gain from chance. Seeds that split one set of images anew are not fully "
+    "means that these seeds do not tell a gain from chance; one seed, or seeds that all differ by the same, have no "
+    "interval. Seeds that split one set of images anew are not fully "
     "independent, so intervals may be too narrow.",
     "The selection rule says which epoch's weights were kept. It looks at the validation set only, never at the test "
     "set.",

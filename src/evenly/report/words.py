@@ -1,7 +1,8 @@
 """Plain sentences computed from numbers: what helped, what did not, what it cost.
 
 The rule, for the paired difference of an arm from its control: an interval wholly above 0 is a rise, wholly below a
-fall, anything else no clear difference; a single seed cannot tell. "Points" are percentage points.
+fall, anything else no clear difference; a single seed cannot tell, nor can seeds that all differ by the same, unless
+that is 0. "Points" are percentage points.
 """
 
 from __future__ import annotations
@@ -203,8 +204,13 @@ def outcome(difference: Mapping[str, Any]) -> Outcome:
     """The rule on an interval."""
     low, high = difference.get("low"), difference.get("high")
     if low is None or high is None or not math.isfinite(difference["mean"]):
-        return "untold"
+        return "unclear" if _nowhere(difference) else "untold"
     return "raised" if low > 0 else "lowered" if high < 0 else "unclear"
+
+
+def _nowhere(difference: Mapping[str, Any]) -> bool:
+    """Whether several seeds came out with the same as their control, each of them."""
+    return difference.get("low") is None and difference["mean"] == 0 and difference["pairs"] > 1
 
 
 def spoken(entry: Mapping[str, Any]) -> str:
@@ -371,7 +377,12 @@ def _verdict(entry: Mapping[str, Any], metric: str, summary: Sequence[Mapping[st
     elif found == "lowered":
         sentence = f"{arm} lowered {what}: {numbers} against {against}."
     elif found == "untold":
-        sentence = f"{arm} shows {numbers} of {what} against {against}, but one seed cannot tell: run several."
+        why = "one seed cannot tell: run several"
+        if difference["pairs"] > 1:
+            why = f"{difference['pairs']} seeds that all show the same cannot tell how far others would: run more"
+        sentence = f"{arm} shows {numbers} of {what} against {against}, but {why}."
+    elif _nowhere(difference):
+        sentence = f"{arm} made no difference to {what}: every seed has the same as {against}."
     else:
         sentence = f"{arm} made no clear difference to {what}: {numbers} against {against}."
     return Verdict(entry["arm"], found, sentence, (*_price(entry, metric), *_in_full(entry, metric, summary)))
