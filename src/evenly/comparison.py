@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from evenly.cost_to_reach import is_erm_of, levels_reached
+from evenly.cost_to_reach import is_erm_of, levels_reached, why_untold
 from evenly.data import Data
 from evenly.data.augment import Augment
 from evenly.engine import Fit, Run
@@ -437,10 +437,24 @@ def summarise(rows: list[dict[str, Any]], trained: Mapping[tuple[str, int], Run]
             }
         summary.append(entry)
     for entry in summary:
-        erm = next((other["arm"] for other in summary if is_erm_of(entry, other)), None)
-        if erm is not None and (found := levels_reached(entry["arm"], erm, by_arm[entry["arm"]], trained or {})):
-            entry["cost_to_reach"] = found
+        entry |= _reaching(entry, summary, by_arm[entry["arm"]], trained or {})
     return summary
+
+
+def _reaching(
+    entry: dict[str, Any],
+    summary: list[dict[str, Any]],
+    rows: dict[int, dict[str, Any]],
+    trained: Mapping[tuple[str, int], Run],
+) -> dict[str, Any]:
+    """What it cost an arm to come as far as ERM's worst group and further, or why that is not told; else nothing."""
+    erm = next((other["arm"] for other in summary if is_erm_of(entry, other)), None)
+    if erm is None:
+        return {}
+    if found := levels_reached(entry["arm"], erm, rows, trained):
+        return {"cost_to_reach": found}
+    why = why_untold(entry["arm"], erm, rows, trained)
+    return {"cost_to_reach_untold": why} if why else {}
 
 
 def paired(differences: Sequence[float], level: float = 0.95) -> dict[str, Any]:

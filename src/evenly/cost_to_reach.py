@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from evenly.engine import Run
@@ -59,6 +59,21 @@ def levels_reached(
             "median_cost": _median(costs), "median_cost_multiple": _median(multiples),
         })  # fmt: skip
     return levels
+
+
+def why_untold(arm: str, erm: str, rows: Iterable[int], trained: Mapping[tuple[str, int], Run]) -> str:
+    """Why the runs of an arm do not tell what it cost to come so far, in a few words; nothing where no reason is known.
+
+    Args:
+        rows: the seeds.
+    """
+    pairs = [(trained.get((arm, seed)), trained.get((erm, seed))) for seed in rows]
+    runs = [run for pair in pairs for run in pair if run is not None and run.history]
+    if any("worst_inferred_group" in (row.get("validation") or {}) for run in runs for row in run.history):
+        return "validation was looked at by inferred groups"
+    if any(mine is not None and mine.history and mine.cost > mine.history[-1]["cost"] for mine, _ in pairs):
+        return "its weights were changed after the last epoch"
+    return ""
 
 
 def _median(costs: Sequence[float | None]) -> float | None:

@@ -128,13 +128,29 @@ def test_arms_whose_weights_are_of_no_epoch_are_left_out(table):
     table.summary[:] = summarise(table.rows, table.runs)
     assert "cost_to_reach" not in table.summary[1]
     assert by_group.reaching(table) is None
-    assert words.reached(table) == []
+    why = "its weights were changed after the last epoch"
+    assert table.summary[1]["cost_to_reach_untold"] == why
+    assert words.reached(table) == [f"Cost to reach a worst group: not told of pde with sgd: {why}."]
+    assert words.reached(table)[0] in words.closing(table)
 
 
-def test_left_out_arms_are_named(table):
-    table.summary.append({**table.summary[1], "arm": "dfr+sgd", "method": "dfr"})
+def test_left_out_arms_are_named_with_the_reason(table):
+    table.summary.append({**table.summary[1], "arm": "dfr+sgd", "method": "dfr", "cost_to_reach_untold": "a reason"})
     del table.summary[-1]["cost_to_reach"]
-    assert by_group.reaching(table).caption.endswith("the weights are those of no epoch: dfr+sgd.")
+    assert by_group.reaching(table).caption.endswith(" Not told of dfr with sgd: a reason.")
+    (told,) = words.reached(table)
+    assert told.endswith("pde with sgd 0.06x (2 of 2 seeds); not told of dfr with sgd: a reason.")
+
+
+@pytest.mark.parametrize("who", ["erm+sgd", "pde+sgd"])
+def test_where_validation_tells_of_inferred_groups_that_is_the_reason(table, who):
+    for (arm, _), run in table.runs.items():
+        for row in run.history if arm == who else ():
+            row["validation"] = {"accuracy": 0.9, "worst_inferred_group": 0.5, "inferred_groups": [0.5, 0.75]}
+    table.summary[:] = summarise(table.rows, table.runs)
+    assert words.reached(table) == [
+        "Cost to reach a worst group: not told of pde with sgd: validation was looked at by inferred groups."
+    ]
 
 
 @pytest.mark.parametrize("what", ["no erm", "no validation", "no runs"])
@@ -150,6 +166,7 @@ def test_nothing_to_hold_the_cost_against(table, what):
                 row.pop("validation", None)
     table.summary[:] = summarise(rows, runs)
     assert by_group.reaching(table) is None
+    assert words.reached(table) == []
 
 
 def test_where_the_examples_came_from(table, make_images):
@@ -218,6 +235,7 @@ def test_inferred_groups_go_by_their_own_names(table, make_run):
     assert [name for name, _ in block.legend] == [*NAMES, "easy", "hard"]
     assert len({look for _, look in block.legend}) == 6
     assert "easy 50.0%; hard 75.0%" in block.panels[1].svg
+    assert " The groups of pde are inferred ones: easy / hard." in block.caption
 
 
 def test_the_worst_of_many_groups_are_drawn(make_run):

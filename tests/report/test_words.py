@@ -317,3 +317,28 @@ def test_inferred_groups_are_told_with_what_they_cost_and_how_they_match():
         f"{made}. Against the true ones: adjusted mutual information 0.50; one inferred group holds 67% of the "
         "smallest true group, which makes up 10% of it."
     )
+
+
+def test_a_comparison_tells_what_was_inferred_as_means_over_seeds():
+    def row(method, seed, recall, **more):
+        match = {"adjusted_mutual_information": recall / 2, "minority": {"recall": recall, "precision": 0.5}}
+        found = {"by": "useful", "epoch": 2 + seed, "cost": 100.0 * (1 + seed), "names": ["0, easy", "0, hard"],
+                 "counts": [10 + 2 * seed, 4], "match": match | {"purity": [None, recall]}}  # fmt: skip
+        return {"method": method, "optimizer": "sgd", "seed": seed, "inferred_groups": found | more}
+
+    rows = [row(method, seed, 0.6 + 0.2 * seed) for seed in (0, 1) for method in ("erm", "pde")]
+    expected = (
+        "ERM with sgd, pde with sgd: groups inferred by useful after 2.5 epochs, at the cost of 150 example-gradients "
+        "(0, easy 11; 0, hard 4 training examples), means over 2 seeds. Against the true ones: adjusted mutual "
+        "information 0.35; one inferred group holds 70% of the smallest true group, which makes up 50% of it."
+    )
+    both = table(erm(), rows=[*rows, {"method": "lff", "optimizer": "sgd", "seed": 0}])
+    assert words.inferences(both) == [expected]
+    assert expected in sentences(both)
+    other = row("jtt", 0, 0.1, by="eiil")
+    assert [told.partition(" after")[0] for told in words.inferences(table(erm(), rows=[*rows, other]))] == [
+        "ERM with sgd, pde with sgd: groups inferred by useful", "jtt with sgd: groups inferred by eiil",
+    ]  # fmt: skip
+    (one,) = words.inferences(table(erm(), rows=[rows[0]]))
+    assert "means" not in one
+    assert words.inferences(table(erm())) == []

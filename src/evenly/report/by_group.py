@@ -29,6 +29,7 @@ def over_epochs(arms: Mapping[str, Sequence[Run]], names: Sequence[str], prefix:
     """
     looks: dict[str, Look] = {}
     panels, notes = [], []
+    inferred: dict[str, list[str]] = {}
     for number, (arm, runs) in enumerate(arms.items()):
         lines = _lines(runs, names, looks)
         if not lines:
@@ -40,6 +41,8 @@ def over_epochs(arms: Mapping[str, Sequence[Run]], names: Sequence[str], prefix:
         if grown:
             sizes = f"{runs[0].history[0]['examples']:,} to {grown[-1][1]:,} examples"
             notes.append(f"{arm}: the training set grew at the dotted lines, from {sizes}")
+        if "inferred_groups" in runs[0].results:
+            inferred.setdefault(" / ".join(runs[0].results["inferred_groups"]["names"]), []).append(arm)
         if runs[0].cost > last["cost"]:
             notes.append(f"{arm}: before what it did after its last epoch")
     if not panels:
@@ -47,6 +50,8 @@ def over_epochs(arms: Mapping[str, Sequence[Run]], names: Sequence[str], prefix:
     caption = "Validation accuracy of each group after every epoch that looked at it."
     if len(names) > MOST_LINES:
         caption += f" Of {len(names)} groups, the {MOST_LINES} where {panels[0].title} does worst."
+    for called, those in inferred.items():
+        caption += f" The groups of {words.listed(those)} are inferred ones: {called}."
     if notes:
         caption += f" {'; '.join(notes)}."
     return Panels("Groups over epochs", panels, caption, list(looks.items()))
@@ -154,11 +159,8 @@ def reaching(table: Comparison) -> Table | None:
             " Medians over all seeds, one that never came so far counting as dearer than any other; beside them how "
             "many came."
         )
-    if others := [words.table_name(entry) for entry in _arms(table) if "cost_to_reach" not in entry]:
-        caption += (
-            " Left out, since validation does not tell of true groups at every epoch or the weights are those of no "
-            f"epoch: {words.listed(others)}."
-        )
+    if others := words.left_out(_arms(table)):
+        caption += f" {others[:1].upper()}{others[1:]}."
     return Table(["arm", *heads], rows, caption, "Cost to reach a worst group")
 
 

@@ -114,7 +114,7 @@ def closing(table: Comparison) -> list[str]:
             told.append(
                 f"Costs run from {times(costs[least])} what ERM costs ({least}) to {times(costs[most])} ({most})."
             )
-    return [*told, *evaluation(arms), *reached(table)]
+    return [*told, *evaluation(arms), *reached(table), *map(_capital, inferences(table))]
 
 
 def evaluation(arms: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -172,12 +172,12 @@ def by_value(summary: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, An
     return [(at, [entry for entry in arms if _within(entry, {"sweep": at})]) for at in points]
 
 
-def inferred(found: Mapping[str, Any]) -> str:
-    """How groups were inferred and how well they match the true ones."""
-    sizes = "; ".join(f"{name} {count:,}" for name, count in zip(found["names"], found["counts"], strict=True))
-    early = counted(found["epoch"], "epoch")
+def inferred(found: Mapping[str, Any], over: str = "") -> str:
+    """How groups were inferred and how well they match the true ones; `over` says what the numbers are means of."""
+    sizes = "; ".join(f"{name} {count:,.0f}" for name, count in zip(found["names"], found["counts"], strict=True))
+    early = f"{found['epoch']:,.3g} epoch" + ("" if found["epoch"] == 1 else "s")
     made = f"groups inferred by {found['by']} after {early}, at the cost of {found['cost']:,.0f}"
-    made += f" example-gradients ({sizes} training examples)"
+    made += f" example-gradients ({sizes} training examples){over}"
     if "match" not in found:
         return f"{made}."
     smallest, information = found["match"]["minority"], found["match"]["adjusted_mutual_information"]
@@ -185,6 +185,37 @@ def inferred(found: Mapping[str, Any]) -> str:
         f"{made}. Against the true ones: adjusted mutual information {information:.2f}; one inferred group holds "
         f"{smallest['recall']:.0%} of the smallest true group, which makes up {smallest['precision']:.0%} of it."
     )
+
+
+def inferences(table: Comparison) -> list[str]:
+    """A sentence for each way that groups were inferred in: its arms, and the means of what was found."""
+    ways: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in table.rows:
+        if (found := row.get("inferred_groups")) and not row.get("control_of"):
+            ways.setdefault((found["by"], *found["names"]), []).append(row)
+    told = []
+    for rows in ways.values():
+        arms = dict.fromkeys(map(spoken, rows))
+        # arms of one seed often share what was inferred: it counts once
+        different: list[dict[str, Any]] = []
+        for row in rows:
+            if row["inferred_groups"] not in different:
+                different.append(row["inferred_groups"])
+        seeds = len({row["seed"] for row in rows})
+        over = f", means over {seeds} seeds" if seeds > 1 else ", means over arms" if len(different) > 1 else ""
+        told.append(f"{listed(arms)}: {inferred(_mean_of(different), over)}")
+    return told
+
+
+def _mean_of(findings: Sequence[Any]) -> Any:
+    """Results of the same keys as one, with the means of their numbers; anything else is the first's."""
+    first = findings[0]
+    if isinstance(first, Mapping):
+        return {key: _mean_of([finding[key] for finding in findings]) for key in first}
+    if isinstance(first, list | tuple):
+        return [_mean_of(column) for column in zip(*findings, strict=True)]
+    numbers = isinstance(first, int | float) and None not in findings
+    return sum(findings) / len(findings) if numbers else first
 
 
 def uncaptured(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -278,14 +309,18 @@ def used(who: str, counts: Sequence[float], sizes: Sequence[int], names: Sequenc
 
 
 def reached(table: Comparison) -> list[str]:
-    """What it cost each arm to bring the worst group furthest above ERM's, as far as any arm came in the median."""
-    arms = [entry for entry in table.summary if "cost_to_reach" in entry and not entry.get("control_of")]
-    arms = [] if any(entry.get("sweep") for entry in arms) else [entry for entry in arms if entry["method"] != "erm"]
+    """What it cost each arm to bring the worst group furthest above ERM's, as far as any arm came in the median, and
+    of which arms that cannot be told."""
+    beside = [entry for entry in table.summary if entry["method"] != "erm" and not entry.get("control_of")]
+    if any(entry.get("sweep") for entry in beside):
+        return []
+    untold = [f"Cost to reach a worst group: {left_out(beside)}."] if left_out(beside) else []
+    arms = [entry for entry in beside if "cost_to_reach" in entry]
     levels = list(zip(*(entry["cost_to_reach"] for entry in arms), strict=True))
     there = [of_arms for of_arms in levels if any(level["median_cost"] is not None for level in of_arms)]
     there = there or [of_arms for of_arms in levels if any(level["seeds_reached"] for level in of_arms)]
     if not there:
-        return []
+        return untold
     told = []
     for entry, level in zip(arms, there[-1], strict=True):
         cost = "never" if level["median_cost"] is None else times(level["median_cost_multiple"])
@@ -293,7 +328,17 @@ def reached(table: Comparison) -> list[str]:
     above = there[-1][0]["above_erm"]
     more = f" plus {100 * above:.0f} points" if above else ""
     cost = "Median cost" if any(entry["seeds"] > 1 for entry in arms) else "Cost"
-    return [f"{cost} up to ERM's best worst group on validation{more}, 1x being all of ERM's: {', '.join(told)}."]
+    sentence = f"{cost} up to ERM's best worst group on validation{more}, 1x being all of ERM's: {', '.join(told)}"
+    return [f"{sentence}; {left_out(beside)}." if untold else f"{sentence}."]
+
+
+def left_out(arms: Sequence[Mapping[str, Any]]) -> str:
+    """The arms whose cost to reach a worst group cannot be told, with the reason; nothing where there are none."""
+    reasons: dict[str, list[str]] = {}
+    for entry in arms:
+        if why := entry.get("cost_to_reach_untold"):
+            reasons.setdefault(why, []).append(spoken(entry))
+    return "; ".join(f"not told of {listed(names)}: {why}" for why, names in reasons.items())
 
 
 def came(level: Mapping[str, Any]) -> str:
