@@ -437,7 +437,7 @@ def summarise(rows: list[dict[str, Any]], trained: Mapping[tuple[str, int], Run]
             }
         summary.append(entry)
     for entry in summary:
-        entry |= _reaching(entry, summary, by_arm[entry["arm"]], trained or {})
+        entry.update(_reaching(entry, summary, by_arm[entry["arm"]], trained or {}))
     return summary
 
 

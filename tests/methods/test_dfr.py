@@ -80,7 +80,11 @@ def test_the_last_layer_is_the_average_of_regressions(tiny: Any, engine: Any, on
     counted = Counter(i for number in range(4) for i in draw(split.groups, SEED, number).tolist())
     assert {i: n for i, n in enumerate(run.selection.details["times_drawn"].tolist()) if n} == counted
     assert run.selection.indices.tolist() == (sorted(counted) if on == "train" else [])
-    assert ("training" if on == "train" else "validation") in run.selection.why
+    assert run.selection.why == (
+        "in at least one of the 4 group-balanced draws of training examples that the last layer is fitted to"
+        if on == "train"
+        else "the last layer is fitted to 4 group-balanced draws of validation examples"
+    )
 
 
 def test_of_three_classes_each_is_told_from_the_others(engine: Any) -> None:

@@ -241,7 +241,7 @@ def test_every_shape_of_comparison(make_table, make_images, tmp_path, shape):
         "training only": "say nothing about new data",
         "one seed": "one seed cannot tell",
         "one arm": "without controls",
-        "empty selection": "picked 0 of 40",
+        "empty selection": "picked none of 40",
     }
     assert said.get(shape, "") in page.said
     assert ("Accuracy by group" in page.said) is (shape not in ("no groups", "training only"))
@@ -387,3 +387,23 @@ def test_evaluation_stands_beside_the_cost_and_the_worst_group_has_its_name(make
     said = words.run_sentences(row)
     assert "70.0% in its worst group (a: 10 examples [" in said[0]
     assert "Evaluation, counted apart, cost 0.26x what ERM costs." in said
+
+
+def test_pages_tell_of_a_last_layer_fitted_anew_and_of_nothing_picked(make_table, make_run, make_images, tmp_path):
+    table = make_table(seeds=1, arms=["erm+sgd", "pde+sgd"])
+    table.rows[1] |= {"method": "dfr", "arm": "dfr+sgd", "chosen": 0}
+    comparison_page(table, tmp_path / "both.html", [make_images()])
+    fitted = "the last layer was then fitted anew to group-balanced draws of validation examples"
+    page = checked(tmp_path / "both.html")
+    assert f"dfr with sgd: {fitted}" in page.said  # in short
+    assert f"dfr+sgd: {fitted}" in page.said  # under the results
+    run = make_run("useful", 0.8, 0, picked=())
+    run_page(run, make_images(), CONFIG, tmp_path / "one.html")
+    page = checked(tmp_path / "one.html")
+    assert "Nothing was repeated: in each class" in page.said
+    assert "useful picked none of 40 training examples: the costlier" in page.said
+    assert page.images == []  # there is nothing to hold the others beside
+    run.results["method"] = "dfr"
+    run_page(run, make_images(), CONFIG, tmp_path / "one.html")
+    page = checked(tmp_path / "one.html")
+    assert page.said.count(fitted) == 2  # in short, and under the results

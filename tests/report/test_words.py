@@ -342,3 +342,65 @@ def test_a_comparison_tells_what_was_inferred_as_means_over_seeds():
     (one,) = words.inferences(table(erm(), rows=[rows[0]]))
     assert "means" not in one
     assert words.inferences(table(erm())) == []
+
+
+def of_method(method, seed=0, chosen=None, **more):
+    return {"method": method, "optimizer": "sgd", "seed": seed, "chosen": chosen, "rule": "last", **more}
+
+
+RUN = {"data": "toys", "selected_epoch": 2, "epochs": 2, "cost_multiple": 1.0, "seconds": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("method", "what"),
+    [
+        ("jtt", "nothing was repeated: the first model made no errors"),
+        ("misclassification", "nothing was repeated: the early network made no errors"),
+        ("quantile", "nothing was repeated: no early loss is above the quantile"),
+        ("useful", "nothing was repeated: in each class"),
+        ("upweight", "nothing was weighed up"),
+        ("eiil", "no example is in a second environment"),
+    ],
+)
+def test_that_nothing_was_singled_out_is_told(method, what):
+    seeds = [of_method(method, 0, 0), of_method(method, 1, 0)]
+    (told,) = words.remarks(table(erm(), rows=seeds))
+    assert told.startswith(f"{method} with sgd: {what}")
+    assert "seeds" not in told
+    assert words.closing(table(erm(), rows=seeds))[-1] == told
+    (told,) = words.remarks(table(erm(), rows=[seeds[0], of_method(method, 1, 7)]))
+    assert told.endswith(" (in 1 of 2 seeds).")
+    assert words.remarks(table(erm(), rows=[of_method(method, 0, 7), of_method("erm"), of_method("pde", 0, 0)])) == []
+    control = of_method(method, 0, 0, control_of="another")
+    assert words.remarks(table(erm(), rows=[control])) == []
+    said = words.run_sentences(of_method(method, 0, 0, **RUN))[-1]
+    assert said.lower().startswith(what)
+    assert said != words.run_sentences(of_method(method, 0, 7, **RUN))[-1]
+
+
+@pytest.mark.parametrize(("chosen", "of"), [(5, "training"), (0, "validation")])
+def test_that_a_last_layer_was_fitted_anew_is_told_with_what_it_was_fitted_to(chosen, of):
+    row = of_method("dfr", 0, chosen)
+    fitted = f"the last layer was then fitted anew to group-balanced draws of {of} examples"
+    (told,) = words.remarks(table(erm(), rows=[row]))
+    assert told.startswith(f"dfr with sgd: {fitted}")
+    assert ("accuracy on validation is no test of it" in told) is (of == "validation")
+    assert words.run_sentences(row | RUN)[1].startswith(
+        f"The weights are those of epoch 2 of 2: the last epoch; {fitted}"
+    )
+
+
+def test_one_is_erm_for_all_its_epochs_where_it_ran_for_fewer():
+    short = erm(cost_multiple=0.5)
+    told = words.closing(table(short, arm("pde+sgd", 0.07, accuracy=RISE)))
+    assert told == [
+        "Costs run from 0.07x what ERM costs (pde with sgd) to 0.50x (ERM with sgd).",
+        "1x is ERM for all the epochs set; ERM with sgd ran for fewer.",
+    ]
+    found = verdict(short, arm("pde+sgd", 0.07, accuracy=RISE))
+    assert found.notes == ("Against ERM with sgd as far as it ran (0.50x, 90.0%): −10.0 points.",)
+    costs = [words.run_sentences(of_method(method, **RUN | {"cost_multiple": 0.5}))[2] for method in ("erm", "pde")]
+    assert costs == [
+        "Training cost 0.50x what ERM costs for all the epochs set and took 1.0 s.",
+        "Training cost 0.50x what ERM costs and took 1.0 s.",
+    ]

@@ -67,8 +67,12 @@ def dfr(model: Factory, data: Data, fit: Fit, *, on: Literal["train", "validatio
     assert isinstance(layer, nn.Linear)
     put(found["weight"], found["bias"], layer)
     used = found["times_drawn"].nonzero().flatten() if on == "train" else torch.empty(0, dtype=torch.long)
-    of = "training" if on == "train" else "validation"
-    why = f"in one of {draws} group-balanced draws of {of} examples that the last layer was fitted to"
+    if on == "train":
+        why = (
+            f"in at least one of the {draws} group-balanced draws of training examples that the last layer is fitted to"
+        )
+    else:
+        why = f"the last layer is fitted to {draws} group-balanced draws of validation examples"
     details = {name: found[name] for name in ("C", "held_out_worst_group", "times_drawn")}
     run.selection = Selection(used, torch.ones_like(used), why, details)
     return run

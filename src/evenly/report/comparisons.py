@@ -40,7 +40,8 @@ MOST_POINTS = 6
 
 HOW_TO_READ = (
     "Cost is counted in example-gradients, one forward and backward pass of one example, and given as a multiple of "
-    "what plain training (ERM) costs with the settings common to all arms. A forward pass alone counts a third. "
+    "what plain training (ERM) costs with the settings common to all arms, for all the epochs set: 1 is that also "
+    "where patience stopped ERM earlier. A forward pass alone counts a third. "
     "Evaluation, the looks at the validation set, is counted apart and stands after a +.",
     "A control trains for the same cost without the method's idea: random upsampling for USEFUL, longer plain training "
     "for SAM, plain training stopped early for a method that is cheaper. It tells a method's idea from more "
@@ -354,7 +355,8 @@ def hard_examples(table: Comparison, data: Data | None) -> Gallery | None:
 def gallery(data: Data, selection: Selection, title: str, who: str, kinds: tuple[str, str]) -> Gallery:
     """Examples picked beside the others, with how many are from minority groups."""
     total, picked = len(data.train), len(selection.indices)
-    caption = f"{who} picked {picked:,} of {total:,} training examples: {selection.why}."
+    how_many = f"{picked:,} of {total:,}" if picked else f"none of {total:,}"
+    caption = f"{who} picked {how_many} training examples: {selection.why}."
     for share in minority_shares(data, selection):
         if share.picked and share.total_minority:
             by = "" if share.by == "group" else f" (by {share.by})"
@@ -363,7 +365,7 @@ def gallery(data: Data, selection: Selection, title: str, who: str, kinds: tuple
                 f" Of these, {share.picked_minority:,} ({words.percent(within)}) are from minority groups{by}, "
                 f"which hold {words.percent(overall)} of the training set."
             )
-    pictures = picked_and_others(data, selection)
+    pictures = picked_and_others(data, selection) if picked else None
     sets = []
     if pictures is not None:
         for kind, count, chosen in zip(kinds, (picked, total - picked), pictures, strict=True):
@@ -432,6 +434,8 @@ def _caption(table: Comparison) -> str:
         caption += " There is no test set, and the same validation set chose the epoch: the numbers flatter."
     if where == "training":
         caption += " There is neither a test nor a validation set: the numbers say nothing about new data."
+    for row in {entry["arm"]: entry for entry in table.rows if words.refitted(entry)}.values():
+        caption += f" {words.table_name(row)}: {words.refitted(row)}."
     if _tells_when(table):
         caption += " Kept after: the cost up to those weights, in epochs of the full training set."
     if any(entry.get("control") for entry in table.summary):

@@ -30,7 +30,7 @@ def show_run(row: Mapping[str, Any], page: Path) -> None:
     measured = row[where]
     print(
         f"{row['data']}: {row['method']} with {row['optimizer']}, {words.counted(row['epochs'], 'epoch')}, "
-        f"{row['cost_multiple']:.2f}x the cost of ERM"
+        f"{row['cost_multiple']:.2f}x the cost of ERM{words.in_all(row)}"
     )
     print(
         f"  {where} accuracy   {measured['accuracy']:.1%}"
@@ -45,9 +45,10 @@ def show_run(row: Mapping[str, Any], page: Path) -> None:
         _line("kept after", f"{row['selected_after_epochs']:.1f} epochs' worth of the full training set")
     if row.get("evaluation_cost_multiple"):
         _line("evaluation", f"{words.times(row['evaluation_cost_multiple'])} the cost of ERM, counted apart")
-    if "inferred_groups" in row:
+    inferred = words.inferred(row["inferred_groups"]) if "inferred_groups" in row else ""
+    for remark in filter(None, (words.refitted(row), words.none_chosen(row), inferred)):
         width = shutil.get_terminal_size().columns
-        print(textwrap.fill(words.inferred(row["inferred_groups"]), width, initial_indent="  ", subsequent_indent="  "))
+        print(textwrap.fill(remark, width, initial_indent="  ", subsequent_indent="  "))
     if steps := words.uncaptured([row]):
         print(f"  {steps}")
     print(f"  page            {page}")

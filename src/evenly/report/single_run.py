@@ -77,7 +77,7 @@ def split_results(run: Run, data: Data) -> Table:
         for name, values in measured.items()
     ]
     rule = words.RULE_NAMES.get(run.rule, run.rule)
-    caption = f"Weights of the {rule} (rule: {run.rule}): epoch {run.selected_epoch}."
+    caption = f"Weights of the {rule} (rule: {run.rule}): epoch {run.selected_epoch}{words.then(run.results)}."
     return Table(["split", "examples", *(heads[metric] for metric in shown), "loss"], rows, caption)
 
 

@@ -34,6 +34,15 @@ RULE_NAMES = {
 }
 SPOKEN = {"erm": "ERM", "random_upsample": "random upsampling"}
 """Methods whose name in a sentence is not the one that is typed."""
+NONE_CHOSEN = {
+    "jtt": "nothing was repeated: the first model made no errors",
+    "misclassification": "nothing was repeated: the early network made no errors",
+    "quantile": "nothing was repeated: no early loss is above the quantile",
+    "useful": "nothing was repeated: in each class the early network's outputs are all alike",
+    "upweight": "nothing was weighed up: in each class the early network's outputs are all alike",
+    "eiil": "no example is in a second environment: the groups are the classes",
+}
+"""What it means that a method singled out no example, by method."""
 SAME_COST = 0.05
 """Costs within this share of each other are called the same."""
 
@@ -114,7 +123,53 @@ def closing(table: Comparison) -> list[str]:
             told.append(
                 f"Costs run from {times(costs[least])} what ERM costs ({least}) to {times(costs[most])} ({most})."
             )
-    return [*told, *evaluation(arms), *reached(table), *map(_capital, inferences(table))]
+    shorter = [spoken(entry) for entry in arms if _stopped(entry)]
+    if shorter:
+        told.append(f"1x is ERM for all the epochs set; {listed(shorter)} ran for fewer.")
+    return [*told, *evaluation(arms), *reached(table), *inferences(table), *remarks(table)]
+
+
+def _stopped(entry: Mapping[str, Any]) -> bool:
+    """Whether this is ERM that cost less than ERM, which patience, a budget or epochs of its own may bring about."""
+    return bool(entry["method"] == "erm" and entry["cost_multiple"] < 1 - SAME_COST)
+
+
+def in_all(results: Mapping[str, Any]) -> str:
+    """What to add to "ERM" where a run's cost is a multiple of ERM's and it is ERM itself, for fewer epochs."""
+    return " for all the epochs set" if _stopped(results) else ""
+
+
+def none_chosen(row: Mapping[str, Any]) -> str:
+    """What it means that a run singled out no example; nothing where it did, or where its method does not."""
+    return NONE_CHOSEN.get(row["method"], "") if row.get("chosen") == 0 else ""
+
+
+def refitted(row: Mapping[str, Any]) -> str:
+    """What was done to the weights after the epoch that they are of; nothing where nothing was."""
+    if row["method"] != "dfr":
+        return ""
+    if row.get("chosen"):
+        return "the last layer was then fitted anew to group-balanced draws of training examples"
+    return (
+        "the last layer was then fitted anew to group-balanced draws of validation examples, so that accuracy on "
+        "validation is no test of it"
+    )
+
+
+def remarks(table: Comparison) -> list[str]:
+    """What has to be known of an arm's runs: that nothing was singled out, that the weights are not an epoch's own."""
+    by_arm: dict[str, list[Mapping[str, Any]]] = {}
+    for row in table.rows:
+        if "method" in row and not row.get("control_of"):
+            by_arm.setdefault(spoken(row), []).append(row)
+    told = []
+    for arm, rows in by_arm.items():
+        for remark in (none_chosen, refitted):
+            found = [text for row in rows if (text := remark(row))]
+            for text in dict.fromkeys(found):
+                where = f" (in {found.count(text)} of {len(rows)} seeds)" if found.count(text) < len(rows) else ""
+                told.append(f"{arm}: {text}{where}.")
+    return told
 
 
 def evaluation(arms: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -374,11 +429,18 @@ def run_sentences(results: Mapping[str, Any]) -> list[str]:
         kept += f", after the cost of {results['selected_after_epochs']:.1f} epochs of the full training set"
     return [
         f"{spoken(results)} reaches {reached} on {results['data']}.",
-        f"{kept}: the {RULE_NAMES.get(results['rule'], results['rule'])}.",
-        f"Training cost {times(results['cost_multiple'])} what ERM costs and took {duration(results['seconds'])}.",
+        f"{kept}: the {RULE_NAMES.get(results['rule'], results['rule'])}{then(results)}.",
+        f"Training cost {times(results['cost_multiple'])} what ERM costs{in_all(results)} and took "
+        f"{duration(results['seconds'])}.",
         *evaluation([results]),
+        *([f"{_capital(none_chosen(results))}."] if none_chosen(results) else []),
         *([_capital(inferred(results["inferred_groups"]))] if "inferred_groups" in results else []),
     ]
+
+
+def then(results: Mapping[str, Any]) -> str:
+    """`refitted` as the end of a sentence on the weights."""
+    return f"; {refitted(results)}" if refitted(results) else ""
 
 
 def worst_group(measured: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -477,7 +539,8 @@ def _in_full(entry: Mapping[str, Any], metric: str, summary: Sequence[Mapping[st
     difference = paired([a - b for a, b in zip(ours, theirs, strict=True)])
     reached = f"{times(reference['cost_multiple'])}, {percent(_mean(reference, metric))}"
     numbers = f"{points(difference)} points {interval(difference)}".rstrip()
-    return [f"Against {spoken(reference)} in full ({reached}): {numbers}."]
+    length = "as far as it ran" if _stopped(reference) else "in full"
+    return [f"Against {spoken(reference)} {length} ({reached}): {numbers}."]
 
 
 def _within(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
