@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import evenly
+from evenly.comparison import summarise
 from evenly.data import Data
 from evenly.engine.run import Selection
 from evenly.errors import EvenlyError
@@ -407,3 +408,47 @@ def test_pages_tell_of_a_last_layer_fitted_anew_and_of_nothing_picked(make_table
     run_page(run, make_images(), CONFIG, tmp_path / "one.html")
     page = checked(tmp_path / "one.html")
     assert page.said.count(fitted) == 2  # in short, and under the results
+
+
+LONG = ["x" * 299 + "1", "x" * 299 + "2", "words and words " * 18 + "& 3", "d"]
+OVERFLOWS = """<script>document.body.dataset.wide = JSON.stringify([document.documentElement.scrollWidth > innerWidth,
+Array.from(document.querySelectorAll(".scroll")).filter(box => box.scrollWidth > box.clientWidth).length]);</script>"""
+
+
+@pytest.fixture
+def long_names(make_table, make_images, tmp_path):
+    """The pages of a comparison and of a run, with groups whose names have 300 characters."""
+    table = make_table(rule="worst-group")
+    for row in table.rows:
+        row["train"] |= {"group_counts": [100, 10, 5, 40]}
+        row["used"] = {"groups": [0, 10, 5, 5], "groups_shown": [0, 40, 5, 10]}
+    table.summary[:] = summarise(table.rows, table.runs)
+    data = make_images(group_names=LONG)
+    comparison_page(table, tmp_path / "both.html", [data])
+    run_page(table.runs["pde+sgd", 0], data, CONFIG, tmp_path / "one.html")
+    return [tmp_path / "both.html", tmp_path / "one.html"]
+
+
+def test_long_names_are_cut_in_the_middle_and_have_a_title(long_names):
+    for path in long_names:
+        page = checked(path)
+        assert f'<span title="{LONG[0]}">{"x" * 40}…{"x" * 19}1</span>' in page.text
+        assert f"{'x' * 40}…{'x' * 19}2" in page.said
+        assert f'title="{LONG[2].replace("&", "&amp;")}"' in page.text
+        for place in ("li", "p", "th") if path.stem == "both" else ("li", "th"):  # a legend, over a panel, in a table
+            assert re.search(rf"<{place}\b[^>]*>(?:(?!</{place}>).)*…", page.text, re.S)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium to look at the page with")
+def test_long_names_push_no_number_off_the_page(long_names, tmp_path):
+    for path in long_names:
+        text = re.sub(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", "", path.read_text())
+        (tmp_path / "watched.html").write_text(text.replace("</body>", f"{OVERFLOWS}</body>"))
+        done = subprocess.run(
+            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync",
+             f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1100,900", "--dump-dom",
+             f"file://{tmp_path / 'watched.html'}"],
+            check=True, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert 'data-wide="[false,0]"' in done.stdout, path.stem
