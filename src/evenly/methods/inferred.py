@@ -20,6 +20,7 @@ from torch import Tensor
 
 from evenly.data import Data, Split
 from evenly.engine import FORWARD, Fit, probabilities
+from evenly.engine.accuracy import unseen_groups
 from evenly.methods.early import finite, train_early
 from evenly.methods.eiil import second_environment
 from evenly.methods.kept import kept
@@ -53,7 +54,25 @@ class Inferred:
         groups = self.data.train.groups
         counts = torch.bincount(groups, minlength=self.data.group_count).tolist()
         row = {"by": self.by, "epoch": self.epoch, "cost": self.cost, "names": self.data.group_names, "counts": counts}
+        if self.data.validation is not None:
+            row["without_validation"] = [self.data.measured_names[g] for g in unseen_groups(self.data)]
         return row if self.known is None else {**row, "match": match(groups, self.known)}
+
+    def doubts(self, select: str) -> list[str]:
+        """What is wrong with the groups, a sentence each: no class fell in two, or a rule that cannot see some."""
+        counts = torch.bincount(self.data.train.groups, minlength=self.data.group_count)
+        found = []
+        if not bool(((counts[::2] > 0) & (counts[1::2] > 0)).any()):
+            other = "useful" if self.by == "eiil" else "eiil"
+            found.append(f"no class fell in two by infer {self.by!r}, so groups are the classes; try infer={other!r}")
+        if select == "worst-group" and (unseen := unseen_groups(self.data)):
+            shown = ", ".join(repr(self.data.measured_names[g]) for g in unseen[:3]) + ", ..." * (len(unseen) > 3)
+            found.append(
+                f"{len(unseen)} of {int((counts > 0).sum())} inferred groups ({shown}) "
+                f"{'has' if len(unseen) == 1 else 'have'} no validation example, so select 'worst-group' cannot see "
+                f"{'it' if len(unseen) == 1 else 'them'}; hold out more examples, or use select='worst-class'"
+            )
+        return found
 
 
 def infer_groups(model: Factory, data: Data, fit: Fit, by: Infer = "useful") -> Inferred:
@@ -61,6 +80,7 @@ def infer_groups(model: Factory, data: Data, fit: Fit, by: Infer = "useful") -> 
 
     A class that nothing stands apart in is one group. The early fit is a stage of its own, "groups".
     """
+    replace(fit, inferred=True).check_selection(data)
     if by == "useful":
         splittable(data.train.labels)
     early = train_early(model, data, replace(fit, budget=None), None, stage="groups")
