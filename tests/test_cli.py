@@ -142,7 +142,6 @@ def refused(result, said):
         ("compare mine.npz --seeds 4,1,1", r"seed 1 stands twice in '4,1,1', .*; give each once, or how many \(3\)"),
         ("train mine.npz --patience 1.5", "--patience .*1.5.*whole number|'1.5' is not a valid int"),
         ("train mine.npz --lr high", "--lr .*high.* a number|'high' is not a valid float"),
-        ("train patches -d bogus=1", "no option of patches is called 'bogus'; there are: .*alpha"),
         ("compare mine.npz --jobs 0", "jobs 0"),
         ("compare nowhere.npz", "there is no file 'nowhere.npz'"),
         ("compare mine.npz --sweep batch_size", "sweep 'batch_size' is not name=value,value"),

@@ -216,5 +216,8 @@ def test_groups_that_are_named_twice_must_be_the_same(evenly, tmp_path):
     code, out, err = evenly(*command, "-d", "groups=label")
     assert (code, out) == (2, "")
     assert err == "evenly: groups are 'label,place' and, of the data, 'label'; name the columns once\n"
+    assert evenly(*command, "-d", "bogus=1")[2].startswith(
+        "evenly: no option of a table is called 'bogus'; there are: attributes, groups, "
+    )
     assert not Path("run").exists()
     assert evenly(*command, "-d", "groups=label,place")[0] == 0

@@ -31,7 +31,7 @@ from evenly.engine.run import Record
 from evenly.engine.schedules import schedule as find_schedule
 from evenly.errors import EvenlyError, EvenlyWarning, unknown
 from evenly.methods import METHODS, find, infer_groups
-from evenly.methods.inferred import Infer
+from evenly.methods.inferred import Infer, rehearse
 from evenly.models import MODELS, RECIPES, TEXT_MODELS, BagOfWords, Factory, encoded, factory
 from evenly.models import find as find_model
 from evenly.models.standardised import IMAGENET, Standardised, channel_moments
@@ -182,6 +182,7 @@ def train(
             shown, inferred = data, None
             with memory_explained(plan["batch_size"]):
                 if uses_inferred(method, plan):
+                    rehearse(chosen, fresh, data, fit, options)
                     inferred = infer_groups(fresh, data, fit, plan.get("infer", "useful"))
                     # to a method that asks for no groups they are part of the looks at validation
                     spent = inferred.cost if chosen.needs_groups else 0.0

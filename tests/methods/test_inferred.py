@@ -16,6 +16,7 @@ import evenly
 from evenly import Data, EvenlyError, hard_examples
 from evenly.cli import app
 from evenly.errors import EvenlyWarning
+from evenly.experiment import reopen
 from evenly.methods import METHODS, infer_groups
 from evenly.methods.inferred import Inferred, hard_in_each, match
 
@@ -251,7 +252,9 @@ def test_a_class_of_one_example_cannot_be_parted_by_clusters(tiny: Any) -> None:
         assert evenly.train("mlp", data, "pde", groups="infer", infer="eiil", epochs=2).history
 
 
-def test_inferred_groups_that_validation_lacks_are_told_of_where_the_rule_goes_by_them(tiny: Any) -> None:
+def test_inferred_groups_that_validation_lacks_are_told_of_where_the_rule_goes_by_them(
+    tiny: Any, tmp_path: Path
+) -> None:
     def inferred(validation: list[int]) -> Inferred:
         train, held = (torch.tensor(g) for g in ([0, 0, 1, 2, 2, 3], validation))
         parts = [(torch.randn(len(g), 5), g // 2, g) for g in (train, held)]
@@ -273,6 +276,10 @@ def test_inferred_groups_that_validation_lacks_are_told_of_where_the_rule_goes_b
     with pytest.warns(EvenlyWarning, match=r"2 of 4 inferred groups \(.*\) have no validation example"):
         run = evenly.train("mlp", few, "erm", select="worst-group", groups="infer", **PLAN)
     assert len(run.results["inferred_groups"]["without_validation"]) == 2
+    plan = PLAN | {"select": "worst-group", "groups": "infer", "out": tmp_path / "run"}
+    with pytest.warns(EvenlyWarning, match="no validation example"):
+        evenly.train("mlp", few, "erm", **plan)
+    assert reopen(tmp_path / "run", few)[0].results  # is not warned of again: warnings are errors here
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:

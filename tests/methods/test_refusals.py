@@ -107,6 +107,16 @@ def test_refuses_before_training(tiny: Any, case: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    "case", [case for case, (_, options, _) in WRONG.items() if not {"groups", "infer"} & {*options}]
+)
+def test_refuses_before_groups_are_inferred(tiny: Any, case: str) -> None:
+    method, options, message = WRONG[case]
+    rule = {} if "patience" in options else {"select": "worst-group"}
+    with pytest.raises(EvenlyError, match=message):
+        evenly.train("mlp", tiny(observe=never), method, epochs=4, **{"groups": "infer"} | rule | options)
+
+
 @pytest.mark.parametrize("method", ["pde", "subsample", "group_dro", "reweight", "dfr"])
 def test_groups_are_asked_for_where_needed(tiny: Any, method: str) -> None:
     split = tiny().train

@@ -12,8 +12,10 @@ true groups are known, they serve to measure what was reached and are kept from 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -24,8 +26,9 @@ from evenly.engine.accuracy import unseen_groups
 from evenly.methods.early import finite, train_early
 from evenly.methods.eiil import second_environment
 from evenly.methods.kept import kept
-from evenly.methods.registry import Factory
+from evenly.methods.registry import Factory, Method
 from evenly.methods.useful import hard_examples, splittable
+from evenly.randomness import isolated
 
 Infer = Literal["useful", "eiil"]
 NAMES = {"useful": ("easy", "hard"), "eiil": ("first environment", "second environment")}
@@ -80,7 +83,6 @@ def infer_groups(model: Factory, data: Data, fit: Fit, by: Infer = "useful") -> 
 
     A class that nothing stands apart in is one group. The early fit is a stage of its own, "groups".
     """
-    replace(fit, inferred=True).check_selection(data)
     if by == "useful":
         splittable(data.train.labels)
     early = train_early(model, data, replace(fit, budget=None), None, stage="groups")
@@ -105,6 +107,24 @@ def infer_groups(model: Factory, data: Data, fit: Fit, by: Infer = "useful") -> 
         evaluation_group_names=None,
     )
     return Inferred(grouped, by, len(early.run.history), found["cost"], data.train.groups)
+
+
+def rehearse(method: Method, model: Factory, data: Data, fit: Fit, options: Mapping[str, Any]) -> None:
+    """Let a method refuse what it is asked before groups are inferred for it: up to its first fit, by class instead."""
+    splits: dict[str, Any] = {name: _with(split, split.labels) for name, split in data.splits.items() if name != "test"}
+    by_class = replace(data, **splits, test=None, group_names=None, evaluation_group_names=None)
+    settings = {field.name: getattr(fit, field.name) for field in fields(fit)} | {"inferred": True}
+    with isolated(), suppress(_BeginsError):
+        method(model, by_class, _Rehearsal(**settings), **options)
+
+
+class _BeginsError(Exception):
+    """A method has nothing to refuse and begins to train."""
+
+
+class _Rehearsal(Fit):
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise _BeginsError
 
 
 def hard_in_each(outputs: dict[str, Tensor], labels: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
