@@ -15,7 +15,9 @@ import pytest
 import torch
 
 import evenly as package
-from evenly import __version__
+from evenly import EvenlyError, __version__
+from evenly.arguments import pairs
+from evenly.cli import main
 from evenly.data import DATASETS
 from evenly.methods import METHODS
 from evenly.models import MODELS, TEXT_MODELS
@@ -135,9 +137,11 @@ def refused(result, said):
         ("compare mine.npz -o usefull.factor=3", "did you mean 'useful'"),
         ("compare mine.npz --seeds three", "seeds 'three' are not numbers"),
         ("compare mine.npz --seeds 1,two", "seeds '1,two' are not numbers"),
-        ("compare mine.npz --seeds 0", "nothing to compare"),
-        ("compare mine.npz --seeds=-2", "nothing to compare"),
-        ("compare mine.npz --seeds 1,1", "a seed stands twice"),
+        ("compare mine.npz --seeds 0", r"seeds 0 leave nothing to run; give how many \(3\)"),
+        ("compare mine.npz --seeds=-2", r"seeds -2 leave nothing to run; give how many \(3\)"),
+        ("compare mine.npz --seeds 4,1,1", r"seed 1 stands twice in '4,1,1', .*; give each once, or how many \(3\)"),
+        ("train mine.npz --patience 1.5", "--patience .*1.5.*whole number|'1.5' is not a valid int"),
+        ("train mine.npz --lr high", "--lr .*high.* a number|'high' is not a valid float"),
         ("compare mine.npz --jobs 0", "jobs 0"),
         ("compare nowhere.npz", "there is no file 'nowhere.npz'"),
         ("compare mine.npz --sweep batch_size", "sweep 'batch_size' is not name=value,value"),
@@ -170,6 +174,49 @@ def test_a_wrong_command(evenly, mine, tmp_path, command, said):
 def test_hints_of_options_that_a_method_has_are_said_as_they_are_typed(evenly, mine):
     parts = np.where(np.arange(40) % 4 < 2, "train", "test")
     refused(evenly("train", mine(split=parts), "--method", "dfr", "-o", "on=validation"), "use on=train$")
+
+
+@pytest.mark.parametrize(
+    ("said", "typed"),
+    [
+        ("use select='last'", "use --select last"),
+        ("leave them out with skip_bad=True", "leave them out with -d skip_bad=true"),
+        ("name another with label=COLUMN, or add", "name another with -d label=COLUMN, or add"),
+        ("e.g. groups=label,place", "e.g. --groups label,place"),
+        ("with attributes=age", "with -d attributes=age"),
+        ("write -d label=stars", "write -d label=stars"),
+        ("/data/label=1/a.csv has no column 'x'", "/data/label=1/a.csv has no column 'x'"),
+        ("write e.g. factor=3", "write e.g. factor=3"),
+        ("give optimizer(lr=0.1)", "give optimizer(lr=0.1)"),
+    ],
+)
+def test_hints_are_said_as_they_are_typed(monkeypatch, capsys, said, typed):
+    def app(**_):
+        raise EvenlyError(said)
+
+    monkeypatch.setattr("evenly.cli.app", app)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().err) == (2, f"evenly: {typed}\n")
+
+
+def test_what_is_true_or_false_is_typed_in_any_case():
+    assert pairs(["a=True", "b=FALSE", "c=true", "d=Truely", "e=1"]) == {
+        "a": True, "b": False, "c": True, "d": "Truely", "e": 1,
+    }  # fmt: skip
+
+
+def test_many_groups_of_few_examples_are_told_of_in_a_line_and_trained_on(evenly, mine):
+    code, _, err = evenly("train", mine(groups=np.arange(40)), "--out", "a", *QUICK)
+    many = r"evenly: \d+ training examples are in (\d+) groups, the smallest of 1 example: .*; group by fewer .*\n"
+    assert code == 0
+    assert (told := re.fullmatch(many, err)), err
+    assert int(told[1]) > 20
+    assert evenly("train", mine(groups=GROUPS), "--out", "b", *QUICK)[::2] == (0, "")
+    times = 11  # as many groups, of enough examples
+    enough = {"x": np.tile(X, (times, 1)), "y": np.tile(Y, times), "groups": np.tile(np.arange(40), times)}
+    everything = np.array(["train"] * 40 * times)
+    assert evenly("train", mine(**enough, split=everything), "--out", "c", *QUICK)[::2] == (0, "")
 
 
 # What is wrong with the file

@@ -179,3 +179,45 @@ def test_template_sentences_are_told_apart(evenly):
     assert len(results["test"]["groups"]) == 12
     assert sum(results[part]["group_counts"][0] for part in ("train", "validation", "test")) > 0
     assert results["test"]["accuracy"] > 0.99
+
+
+def test_the_way_out_of_an_image_that_cannot_be_read_can_be_typed(evenly, tmp_path):
+    (photos(tmp_path) / "img" / "7.png").write_bytes(b"none")
+    command = ("train", "photos", "--epochs", "1", "--device", "cpu", "--out", "run")
+    code, _, err = evenly(*command)
+    assert code == 2
+    assert err.endswith("leave them out with -d skip_bad=true\n")
+    for written in ("skip_bad=true", "skip_bad=True"):
+        assert evenly(*command, "-d", written)[0] == 0
+
+
+def test_a_second_run_goes_on_after_what_was_refused_in_its_folder(evenly, tmp_path):
+    """The way out of a rule that cannot select is the same command with another rule."""
+    rows = people(tmp_path).read_text().splitlines()
+    parts = ["split"] + ["validation" if i % 3 == 0 and i % 5 else "train" for i in range(60)]
+    Path("mine.csv").write_text("\n".join(f"{row},{part}" for row, part in zip(rows, parts, strict=True)) + "\n")
+    command = ("train", "mine.csv", "--method", "useful", "--groups", "label,place", "--epochs", "2", "--out", "run")
+    code, _, err = evenly(*command, "--select", "worst-group")
+    assert (code, Path("run").exists()) == (2, False)
+    assert "use --select worst-class" in err
+    assert evenly(*command, "--select", "worst-class")[0] == 0
+    code, _, err = evenly(*command, "--select", "average")
+    assert (code, err) == (
+        2,
+        "evenly: run holds another run (its select is 'worst-class', not 'average'); choose another out or remove it\n",
+    )
+    code, _, err = evenly(*command, "--select", "worst-class", "--groups", "place")
+    assert "(its groups are 'label,place', not 'place')" in err
+
+
+def test_groups_that_are_named_twice_must_be_the_same(evenly, tmp_path):
+    people(tmp_path)
+    command = ("train", "people.csv", "--groups", "label,place", "--epochs", "1", "--out", "run")
+    code, out, err = evenly(*command, "-d", "groups=label")
+    assert (code, out) == (2, "")
+    assert err == "evenly: groups are 'label,place' and, of the data, 'label'; name the columns once\n"
+    assert evenly(*command, "-d", "bogus=1")[2].startswith(
+        "evenly: no option of a table is called 'bogus'; there are: attributes, groups, "
+    )
+    assert not Path("run").exists()
+    assert evenly(*command, "-d", "groups=label,place")[0] == 0

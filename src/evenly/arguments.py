@@ -79,14 +79,24 @@ def names(text: str) -> list[str]:
 def seeds_of(text: str) -> int | list[int]:
     """How many seeds, or which."""
     try:
-        return [int(seed) for seed in text.split(",")] if "," in text else int(text)
+        seeds = [int(seed) for seed in text.split(",")]
     except ValueError:
         raise EvenlyError(f"seeds {text!r} are not numbers; give how many (3) or which (100,101,102)") from None
+    if "," in text:
+        if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+            raise EvenlyError(
+                f"seed {twice[0]} stands twice in {text!r}, and a run repeated is no second observation; "
+                "give each once, or how many (3)"
+            )
+        return seeds
+    if seeds[0] < 1:
+        raise EvenlyError(f"seeds {text} leave nothing to run; give how many (3) or which (100,101,102)")
+    return seeds[0]
 
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text.lower() if text.lower() in ("true", "false") else text)
     except json.JSONDecodeError:
         # a number that JSON would have start with 0
         return float(text) if re.fullmatch(r"[+-]?\.\d+(e[+-]?\d+)?", text, re.ASCII) else text

@@ -9,6 +9,9 @@ import os
 import re
 import sys
 import traceback
+import warnings
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -16,7 +19,7 @@ import typer
 
 from evenly import __version__
 from evenly.arguments import names, numbers, only_given, pairs, running, seeds_of, settings_of, swept
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, EvenlyWarning
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -509,11 +512,14 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± still gets its table
     try:
-        code = app(standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", EvenlyWarning)
+            warnings.showwarning = _told(warnings.showwarning)
+            code = app(standalone_mode=False)
     except EvenlyError as error:
         _fail(_typed(str(error)))
     except _UsageError as error:
-        _fail(error.format_message())
+        _fail(_misread(error))
     except (KeyboardInterrupt, typer.Abort):
         _stopped()
     except OSError as error:
@@ -536,20 +542,61 @@ INTERRUPTED = 130  # what typer makes of Ctrl-C
 DEFECT = 70  # of the software, by the convention of sysexits.h
 
 
+def _told(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """How warnings are shown: evenly's own in one line."""
+
+    def tell(message: Warning | str, category: type[Warning], *place: Any, **kwargs: Any) -> None:
+        if not issubclass(category, EvenlyWarning):
+            otherwise(message, category, *place, **kwargs)
+            return
+        print(f"evenly: {_typed(str(message))}", file=sys.stderr)
+
+    return tell
+
+
 def _stopped() -> NoReturn:
     print("evenly: stopped; the same command goes on where it stopped", file=sys.stderr)
     sys.exit(INTERRUPTED)
 
 
 def _typed(message: str) -> str:
-    """Hints in Python's spelling as they are typed here: select='last' is --select last, of a method on=train."""
+    """Hints in Python's spelling as they are typed here.
+
+    select='last' is --select last, of the data skip_bad=True is -d skip_bad=true, of a method on='train' is on=train.
+    """
     options = {name for verb in (train, compare, audit) for name in inspect.signature(verb).parameters}
 
     def typed(hint: re.Match[str]) -> str:
-        name, value = hint.groups()
-        return f"--{name} {value}" if name in options else f"{name}={value}"
+        name, quoted, plain = hint.groups()
+        if name in options and (quoted or name == "groups"):
+            return f"--{name} {quoted or plain}"
+        if name in _data_options():
+            return f"-d {name}={quoted or {'True': 'true', 'False': 'false'}.get(plain, plain)}"
+        return f"{name}={quoted}" if quoted else hint.group()
 
-    return re.sub(r"\b([a-z_]+)='([\w-]+)'", typed, message)
+    return re.sub(r"(?<![^\s(])(?<!-d )([a-z_]+)=(?:'([\w-]+)'|([\w,+-]+))", typed, message)
+
+
+@cache
+def _data_options() -> set[str]:
+    """What `-d` can be given, of one data set or another."""
+    from evenly.data import DATASETS, images, law_options
+    from evenly.data.tables import table
+    from evenly.options import options_of
+
+    readers = [options_of(read, leave_out=("seed",)) for read in (table, images.image_folder)]
+    return {name for known in (*map(law_options, DATASETS), *readers) for name in known}
+
+
+def _misread(error: Any) -> str:
+    """What typer says of an argument; with the value, which it may leave out, where that is no number."""
+    said: str = error.format_message()
+    found = getattr(error.__cause__, "errors", None)
+    if not callable(found):
+        return said
+    wrong = found()[0]
+    kind = {"int": "a whole number", "float": "a number"}.get(wrong["type"].partition("_")[0])
+    return said if kind is None else f"{error.param.opts[-1]} {wrong['input']!r} cannot be used; give {kind}"
 
 
 def _fail(message: str) -> NoReturn:

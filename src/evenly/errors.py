@@ -1,4 +1,4 @@
-"""The one exception that evenly raises on purpose."""
+"""The one exception that evenly raises on purpose, and its one warning."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ class EvenlyError(Exception):
     """Something the user can mend: the message names the value, the cause and the way out."""
 
 
+class EvenlyWarning(UserWarning):
+    """Something that runs and is likely not what the user meant: the message names the value and the way out."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> EvenlyError:
     """The error for a name that is not there, with the nearest one that is."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}" if known else "there are none"
     return EvenlyError(f"no {kind} is called {name!r}; {hint}")

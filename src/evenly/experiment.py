@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,9 +29,9 @@ from evenly.engine.precision import Precision
 from evenly.engine.progress import Progress
 from evenly.engine.run import Record
 from evenly.engine.schedules import schedule as find_schedule
-from evenly.errors import EvenlyError, unknown
+from evenly.errors import EvenlyError, EvenlyWarning, unknown
 from evenly.methods import METHODS, find, infer_groups
-from evenly.methods.inferred import Infer
+from evenly.methods.inferred import Infer, rehearse
 from evenly.models import MODELS, RECIPES, TEXT_MODELS, BagOfWords, Factory, encoded, factory
 from evenly.models import find as find_model
 from evenly.models.standardised import IMAGENET, Standardised, channel_moments
@@ -79,6 +80,9 @@ KINDS: dict[str, Any] = {
     "infer": Infer,
 }
 """Of what kind each setting is. Those without a default are in a plan only where the user or a recipe gives them."""
+
+MANY, FEW_EACH = 20, 10
+"""More groups than so many, of fewer examples than so many on average, are worth a warning."""
 
 
 def train(
@@ -138,6 +142,7 @@ def train(
         plan, options = resolve(data, method, settings, model)
         if not reading:
             check_inference([(method, plan)])
+            _tell_of_many_groups(data)
         model = plan["model"] if model is None else model
         if optimizer in ADAPTIVE and "rho" not in settings:
             plan["rho"] *= ADAPTIVE[optimizer]
@@ -177,10 +182,13 @@ def train(
             shown, inferred = data, None
             with memory_explained(plan["batch_size"]):
                 if uses_inferred(method, plan):
+                    rehearse(chosen, fresh, data, fit, options)
                     inferred = infer_groups(fresh, data, fit, plan.get("infer", "useful"))
                     # to a method that asks for no groups they are part of the looks at validation
                     spent = inferred.cost if chosen.needs_groups else 0.0
                     shown, fit = inferred.data, replace(fit, spent=spent, inferred=True)
+                    for doubt in [] if reading else inferred.doubts(fit.select):
+                        warnings.warn(doubt, EvenlyWarning, stacklevel=2)
                 run = chosen(fresh, shown, fit, **options)
                 if inferred is not None and not chosen.needs_groups:
                     run.evaluation_cost += inferred.cost
@@ -323,6 +331,8 @@ def by_columns(
         raise EvenlyError(f"{table} and {data} holds arrays; save an array groups in it, or give groups='infer'")
     if str(data) in DATASETS and "groups" not in law_options(str(data)):
         raise EvenlyError(f"{table}, which {data} is not; leave groups out, or give groups='infer'")
+    if options.get("groups", by) != by:
+        raise EvenlyError(f"groups are {by!r} and, of the data, {options['groups']!r}; name the columns once")
     options["groups"] = settings.pop("groups")
     return settings, options
 
@@ -340,6 +350,24 @@ def check_inference(plans: Collection[tuple[str, Mapping[str, Any]]]) -> None:
         raise EvenlyError(
             f"groups 'infer' would not be used by {', '.join(dict.fromkeys(asked))}; give select='worst-group', or a "
             f"method that needs groups: {', '.join(using)}"
+        )
+
+
+def _tell_of_many_groups(data: Data) -> None:
+    """Warn of groups so many that each is but a few examples: what is balanced or measured by them is mostly chance."""
+    groups = data.train.groups
+    if groups is None or groups.ndim == 2 or data.train.evaluation_groups is not None:
+        return  # where groups overlap, their many combinations are only what methods balance
+    sizes = torch.bincount(groups)
+    sizes = sizes[sizes > 0]
+    if len(sizes) > MANY and len(groups) < FEW_EACH * len(sizes):
+        least = int(sizes.min())
+        warnings.warn(
+            f"{len(groups)} training examples are in {len(sizes)} groups, the smallest of {least} "
+            f"example{'s' * (least != 1)}: little can be learned or measured by them; group by fewer columns, or by "
+            "columns of fewer values",
+            EvenlyWarning,
+            stacklevel=3,
         )
 
 

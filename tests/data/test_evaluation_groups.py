@@ -98,8 +98,11 @@ def test_the_worst_group_cannot_select_where_validation_lacks_one():
         evenly.train("mlp", whole, epochs=1, select="worst-group", device="cpu")
     evenly.train("mlp", whole, epochs=1, select="worst-class", device="cpu")
     few = Data((x, LABELS, GROUPS), (x, LABELS, lacking.clamp(max=1)), group_names=["a", "b", "c", "d"])
-    with pytest.raises(EvenlyError, match=r"'c' has no validation example \(nor have 1 more groups\)"):
+    with pytest.raises(EvenlyError, match=r"'c' has no validation example \(nor has 1 more group\)"):
         evenly.train("mlp", few, epochs=1, select="worst-group", device="cpu")
+    fewer = Data((x, LABELS, GROUPS), (x, LABELS, lacking * 0), group_names=["a", "b", "c", "d"])
+    with pytest.raises(EvenlyError, match=r"'b' has no validation example \(nor have 2 more groups\)"):
+        evenly.train("mlp", fewer, epochs=1, select="worst-group", device="cpu")
     with pytest.raises(EvenlyError, match="no validation example is in any of the 2 overlapping groups"):
         split("validation", torch.zeros(6, 2, dtype=torch.bool))
     # a group that training lacks, or that is nowhere, is no reason

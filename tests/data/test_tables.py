@@ -109,6 +109,12 @@ def test_missing_numbers_are_refused_by_line_or_become_the_training_mean(tmp_pat
         EvenlyError, match=r"3 rows of .* lack a number \(lines 4, 7, 32; first 'age'\); fill them in, .*"
     ):
         table(path)
+    one = [row if i == 2 else row | {"age": row["age"] or "1", "pay": "1"} for i, row in enumerate(rows)]
+    one[30]["age"] = "1"
+    with pytest.raises(
+        EvenlyError, match=r"line 4 of .*one.csv lacks a number \('age'\); fill it in, remove the row, or"
+    ):
+        table(write(tmp_path / "one.csv", one))
     data = table(path, missing="mean")
     there = [float(row["age"]) for row in rows if row["split"] == "train" and row["age"] not in ("", "nan")]
     assert math.isclose(data.mean[0], sum(there) / len(there), rel_tol=1e-12)

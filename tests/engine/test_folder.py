@@ -64,6 +64,8 @@ def test_the_same_settings_continue_and_others_are_refused(tmp_path):
         Folder(tmp_path / "deep/run", config | {"lr": 0.2})
     with pytest.raises(EvenlyError, match="its seed is None, not 3"):
         Folder(tmp_path / "deep/run", config | {"seed": 3})
+    with pytest.raises(EvenlyError, match="its model is 'mlp', not 'vit'"):
+        Folder(tmp_path / "deep/run", config | {"model": config["model"] | {"name": "vit"}})
     assert (folder.path / "config.json").read_bytes() == before
     assert contents(folder.path) == ["checkpoint", "config.json"]
 
@@ -179,5 +181,23 @@ def test_a_selection_is_kept_as_plain_arrays(tmp_path):
 def test_a_run_goes_on_where_its_data_lies_elsewhere(tmp_path):
     Folder(tmp_path / "run", {"data": {"name": "photos", "fingerprint": "ab", "folder": "/here"}}).make()
     Folder(tmp_path / "run", {"data": {"name": "photos", "fingerprint": "ab", "folder": "/there"}})
-    with pytest.raises(EvenlyError, match="holds another run"):
-        Folder(tmp_path / "run", {"data": {"name": "photos", "fingerprint": "cd", "folder": "/here"}})
+    differ = r"holds another run \(its data differ \(other rows, splits, groups or columns\)\); choose another"
+    with pytest.raises(EvenlyError, match=differ):
+        Folder(tmp_path / "run", {"data": {"name": "photos", "fingerprint": "cd", "folder": "/there"}})
+
+
+def test_what_differs_is_said_in_the_users_words(tmp_path):
+    data = {"name": "people", "fingerprint": "ab", "groups": "label,g", "mean": [0.1]}
+    config = {"data": data, "method": {"name": "pde", "options": {"cap": 3}}, "model": {"fingerprint": "cd"}}
+    Folder(tmp_path / "run", config).make()
+    other = data | {"fingerprint": "ef", "mean": [0.2]}
+    for changed, said in (
+        ({"data": other}, r"its data differ \(other rows"),
+        ({"data": other | {"groups": "label"}}, "its groups are 'label,g', not 'label'"),
+        ({"data": other | {"name": "folk"}}, "its data is 'people', not 'folk'"),
+        ({"method": {"name": "group_dro", "options": {"cap": 3}}}, "its method is 'pde', not 'group_dro'"),
+        ({"method": {"name": "pde", "options": {"cap": 4}}}, "its cap is 3, not 4"),
+        ({"model": {"fingerprint": "gh"}}, "its model starts from other weights"),
+    ):
+        with pytest.raises(EvenlyError, match=rf"holds another run \({said}"):
+            Folder(tmp_path / "run", config | changed)

@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 import evenly
 from evenly import Data, EvenlyError, hard_examples
 from evenly.cli import app
+from evenly.errors import EvenlyWarning
+from evenly.experiment import reopen
 from evenly.methods import METHODS, infer_groups
-from evenly.methods.inferred import hard_in_each, match
+from evenly.methods.inferred import Inferred, hard_in_each, match
 
 NEED_GROUPS = [name for name, method in METHODS.items() if method.needs_groups]
 PLAN = {"epochs": 4, "batch_size": 16, "lr": 0.1}
@@ -245,7 +247,39 @@ def test_a_class_of_one_example_cannot_be_parted_by_clusters(tiny: Any) -> None:
     data = without_groups(tiny([0] * 9 + [3]))
     with pytest.raises(EvenlyError, match="class 1 has one example and cannot be split"):
         evenly.train("mlp", data, "pde", groups="infer", epochs=2)
-    assert evenly.train("mlp", data, "pde", groups="infer", infer="eiil", epochs=2).history
+    alone = "no class fell in two by infer 'eiil', so groups are the classes; try infer='useful'"
+    with pytest.warns(EvenlyWarning, match=alone):
+        assert evenly.train("mlp", data, "pde", groups="infer", infer="eiil", epochs=2).history
+
+
+def test_inferred_groups_that_validation_lacks_are_told_of_where_the_rule_goes_by_them(
+    tiny: Any, tmp_path: Path
+) -> None:
+    def inferred(validation: list[int]) -> Inferred:
+        train, held = (torch.tensor(g) for g in ([0, 0, 1, 2, 2, 3], validation))
+        parts = [(torch.randn(len(g), 5), g // 2, g) for g in (train, held)]
+        return Inferred(Data(*parts, group_names=["a, easy", "a, hard", "b, easy", "b, hard"]), "useful", 1, 1.0, None)
+
+    one, two, none = inferred([0, 1, 2]), inferred([0, 2]), inferred([3, 2, 1, 0])
+    assert one.doubts("worst-group") == [
+        "1 of 4 inferred groups ('b, hard') has no validation example, so select 'worst-group' cannot see it; hold out "
+        "more examples, or use select='worst-class'"
+    ]
+    assert two.doubts("worst-group")[0].startswith(
+        "2 of 4 inferred groups ('a, hard', 'b, hard') have no validation example"
+    )
+    assert two.doubts("last") == none.doubts("worst-group") == []
+    assert two.summary()["without_validation"] == ["a, hard", "b, hard"]
+    assert none.summary()["without_validation"] == []
+    train, held = (getattr(tiny(), name) for name in ("train", "validation"))
+    few = Data((train.inputs, train.labels), (held.inputs[:2], torch.tensor([0, 1])))
+    with pytest.warns(EvenlyWarning, match=r"2 of 4 inferred groups \(.*\) have no validation example"):
+        run = evenly.train("mlp", few, "erm", select="worst-group", groups="infer", **PLAN)
+    assert len(run.results["inferred_groups"]["without_validation"]) == 2
+    plan = PLAN | {"select": "worst-group", "groups": "infer", "out": tmp_path / "run"}
+    with pytest.warns(EvenlyWarning, match="no validation example"):
+        evenly.train("mlp", few, "erm", **plan)
+    assert reopen(tmp_path / "run", few)[0].results  # is not warned of again: warnings are errors here
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 
 import evenly
 from evenly import EvenlyError
-from evenly.methods import find
+from evenly.methods import METHODS, find
 
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "warm-up longer than the run": ("pde", {"warmup_epochs": 9}, r"warmup_epochs 9 does not fit .*; give 1\.\.4"),
@@ -21,7 +22,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "nothing in a list": ("pde", {"add": [0, 0]}, r"add \[0, 0\] never expands"),
     "an empty list": ("pde", {"add": []}, r"add \[\] never expands"),
     "a cap below nothing": ("pde", {"cap": -1}, "cap -1 leaves no example in a group; give at least 1"),
-    "every": ("pde", {"every": 0}, "every 0"),
+    "every": ("pde", {"every": 0}, "^every 0 leaves no epoch between expansions; give at least 1$"),
     "add": ("pde", {"add": -3}, "add -3 would take examples away"),
     "cap": ("pde", {"cap": 0}, "cap 0"),
     "draw": ("pde", {"draw": "odd"}, "draw 'odd' cannot be used"),
@@ -68,6 +69,11 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "less than generalised": ("lff", {"q": -0.7}, r"q -0.7 is outside"),
     "more than generalised": ("lff", {"q": 1.5}, r"q 1.5 is outside"),
     "only the past": ("lff", {"average": 1.0}, r"average 1.0 leaves .*; give a number in \[0, 1\)"),
+    "less than the past": (
+        "lff",
+        {"average": -0.1},
+        r"average -0.1 counts .* past against .*; give a number in \[0, 1\)",
+    ),
     "no draw": ("dfr", {"draws": 0}, "draws 0 fit no last layer; give a whole number in 1"),
     "draws without end": ("dfr", {"draws": 10**9}, r"draws 1000000000 would take days; give .* in 1\.\.10000"),
     "drawn from where": ("dfr", {"on": "test"}, "on 'test' cannot be used; give 'train' or 'validation'"),
@@ -99,6 +105,16 @@ def test_refuses_before_training(tiny: Any, case: str) -> None:
     with pytest.raises(EvenlyError, match=message) as refusal:
         evenly.train("mlp", tiny(observe=never), method, epochs=4, **options)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case, (_, options, _) in WRONG.items() if not {"groups", "infer"} & {*options}]
+)
+def test_refuses_before_groups_are_inferred(tiny: Any, case: str) -> None:
+    method, options, message = WRONG[case]
+    rule = {} if "patience" in options else {"select": "worst-group"}
+    with pytest.raises(EvenlyError, match=message):
+        evenly.train("mlp", tiny(observe=never), method, epochs=4, **{"groups": "infer"} | rule | options)
 
 
 @pytest.mark.parametrize("method", ["pde", "subsample", "group_dro", "reweight", "dfr"])
@@ -172,6 +188,24 @@ def test_a_last_layer_needs_a_network_that_ends_in_one_and_examples_of_every_cla
 def test_a_method_called_directly_checks_its_options(tiny: Any, engine: Any, linear: Any) -> None:
     with pytest.raises(EvenlyError, match="no option of pde is called 'evry'; did you mean 'every'"):
         find("pde")(linear, tiny(), engine(), evry=2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_rule_that_cannot_select_is_refused_before_the_first_stage(tiny: Any, tmp_path: Path, method: str) -> None:
+    whole = tiny(observe=never)
+    seen = whole.validation.groups != 1
+    held = whole.validation.inputs[seen], whole.validation.labels[seen], whole.validation.groups[seen]
+    lacking = evenly.Data(whole.train, held, whole.test, observe=never)
+    plan = {"epochs": 4, "out": tmp_path / "run"}
+    for data, settings, said in (
+        (lacking, {"select": "worst-group"}, "'group 1' has no validation example"),
+        (tiny(held_out=False, observe=never), {"select": "average"}, "needs a validation set and there is none"),
+        (tiny(held_out=False, observe=never), {"select": "worst-group", "groups": "infer"}, "needs a validation set"),
+        (whole, {"select": "average", "evaluate_every": None}, "needs looks at validation"),
+    ):
+        with pytest.raises(EvenlyError, match=said):
+            evenly.train("mlp", data, method, **plan, **settings)
+        assert not (tmp_path / "run").exists()
 
 
 def test_selection_by_worst_group_needs_validation(tiny: Any) -> None:

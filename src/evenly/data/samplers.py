@@ -131,8 +131,10 @@ class ProgressiveExpansion(EpochSampler):
     ) -> None:
         super().__init__(seed)
         self._groups = _as_groups(groups)
-        if warmup_epochs < 0 or every < 1:
-            raise EvenlyError(f"warmup_epochs {warmup_epochs} and every {every}: give at least 0 and at least 1")
+        if warmup_epochs < 0:
+            raise EvenlyError(f"warmup_epochs {warmup_epochs} is less than no warm-up; give at least 0")
+        if every < 1:
+            raise EvenlyError(f"every {every} leaves no epoch between expansions; give at least 1")
         if cap is not None and cap < 1:
             raise EvenlyError(f"cap {cap} leaves no example in a group; give at least 1")
         if draw not in ("even", "random"):

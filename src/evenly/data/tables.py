@@ -235,8 +235,11 @@ def _standardised(rows: Rows, columns: Mapping[str, Floats], parts: Names, missi
         shown = ", ".join(str(rows.lines[i]) for i in found[:5]) + (", ..." if len(found) > 5 else "")
         column = list(columns)[int(np.flatnonzero(gaps[found[0]])[0])]
         raise EvenlyError(
-            f"{len(found)} rows of {rows.path} lack a number (lines {shown}; first {column!r}); fill them in, remove "
-            "them, or take the training mean with missing=mean"
+            f"line {shown} of {rows.path} lacks a number ({column!r}); fill it in, remove the row, or take the "
+            "training mean with missing=mean"
+            if len(found) == 1
+            else f"{len(found)} rows of {rows.path} lack a number (lines {shown}; first {column!r}); fill them in, "
+            "remove them, or take the training mean with missing=mean"
         )
     if (empty := np.isnan(train).all(0)).any():
         column = list(columns)[int(np.flatnonzero(empty)[0])]

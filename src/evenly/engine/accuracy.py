@@ -126,15 +126,21 @@ def measure(outputs: Tensor, split: Split, data: Data) -> dict[str, Any]:
 
 def check_groups(data: Data) -> None:
     """Refuse to choose an epoch by the worst group where validation lacks a group that training has."""
-    names = data.measured_names
-    in_train, held_out = (_members(split.measured_groups, len(names)).sum(0) for split in (data.train, data.validation))
-    unseen = ((in_train > 0) & (held_out == 0)).nonzero().flatten().tolist()
+    names, unseen = data.measured_names, unseen_groups(data)
     if unseen:
-        more = f" (nor have {len(unseen) - 1} more groups)" if len(unseen) > 1 else ""
+        others = len(unseen) - 1
+        more = f" (nor {'has 1 more group' if others == 1 else f'have {others} more groups'})" if others else ""
         raise EvenlyError(
             f"{names[unseen[0]]!r} has no validation example{more}, so select 'worst-group' cannot see it; use "
             "select='worst-class' or 'average', or hold out some of its examples"
         )
+
+
+def unseen_groups(data: Data) -> list[int]:
+    """The groups that training has and validation, which must be there, has not."""
+    count = len(data.measured_names)
+    in_train, held_out = (_members(split.measured_groups, count).sum(0) for split in (data.train, data.validation))
+    return ((in_train > 0) & (held_out == 0)).nonzero().flatten().tolist()
 
 
 def _count(groups: Tensor) -> int:

@@ -64,9 +64,8 @@ class Folder:
             if holds_something(self.path):
                 raise EvenlyError(f"{self.path} is not empty and holds no run; choose another out")
         elif _asked(there) != _asked(self.config):
-            raise EvenlyError(
-                f"{self.path} holds another run ({_difference(there, self.config)}); choose another out or remove it"
-            )
+            differs = _difference(_asked(there), _asked(self.config))
+            raise EvenlyError(f"{self.path} holds another run ({differs}); choose another out or remove it")
 
     def make(self) -> None:
         """Make the folder. It comes with the first thing to keep, so that a run refused at its start leaves none."""
@@ -182,10 +181,25 @@ def _asked(config: Any) -> Any:
     return config | {"data": {key: value for key, value in config["data"].items() if key != "folder"}}
 
 
-def _difference(there: dict[str, Any], asked: dict[str, Any], whose: str = "") -> str:
-    for key in sorted(set(there) | set(asked)):
-        if isinstance(there.get(key), dict) and isinstance(asked.get(key), dict) and there[key] != asked[key]:
-            return _difference(there[key], asked[key], "record's " if key == "record" else whose)
-        if there.get(key) != asked.get(key):
-            return f"its {whose}{key} is {there.get(key)!r}, not {asked.get(key)!r}"
+FINGERPRINTS = {
+    "data": "its data differ (other rows, splits, groups or columns)",
+    "model": "its model starts from other weights",
+}
+
+
+def _difference(there: dict[str, Any], asked: dict[str, Any], of: str = "") -> str:
+    """The first thing that differs, in the user's words: a setting before what only follows from it."""
+    whose = "record's " if of == "record" else ""
+    for key in sorted(set(there) | set(asked), key=lambda key: (key == "fingerprint", key)):
+        then, now = there.get(key), asked.get(key)
+        if then == now or (
+            of == "data" and isinstance(then, list)
+        ):  # names and moments of columns follow from the rows
+            continue
+        if isinstance(then, dict) and isinstance(now, dict):
+            return _difference(then, now, of if of == "record" else key)
+        if key == "fingerprint":
+            return FINGERPRINTS.get(of, "settings differ")
+        called = of if key == "name" else f"{whose}{key}"
+        return f"its {called} {'are' if called.endswith('s') else 'is'} {then!r}, not {now!r}"
     return "settings differ"

@@ -136,6 +136,22 @@ class Fit:
         if self.budget is not None and not self.budget > 0:
             raise EvenlyError(f"budget {self.budget} leaves nothing to do; give a number of example-gradients above 0")
 
+    def check_selection(self, data: Data) -> None:
+        """Refuse data on which the rule cannot select; methods of several stages ask before the first."""
+        metric = RULES[self.select]
+        if metric is None:
+            return
+        if data.validation is None:
+            raise EvenlyError(f"select {self.select!r} needs a validation set and there is none; use select='last'")
+        if self.evaluate_every is None:
+            raise EvenlyError(
+                f"select {self.select!r} needs looks at validation; give evaluate_every, or select='last'"
+            )
+        if metric == "worst_group" and not self.inferred:
+            if data.train.groups is None:
+                raise EvenlyError("select 'worst-group' needs groups and there are none; use select='worst-class'")
+            check_groups(data)
+
     def __call__(
         self,
         model: nn.Module,
@@ -237,14 +253,7 @@ class _Loop:
         self.captured: CapturedStep | None = None
         self.how = "plain"
         self.metric = RULES[fit.select]
-        if self.metric is not None and data.validation is None:
-            raise EvenlyError(f"select {fit.select!r} needs a validation set and there is none; use select='last'")
-        if self.metric is not None and fit.evaluate_every is None:
-            raise EvenlyError(f"select {fit.select!r} needs looks at validation; give evaluate_every, or select='last'")
-        if self.metric == "worst_group" and data.train.groups is None:
-            raise EvenlyError("select 'worst-group' needs groups and there are none; use select='worst-class'")
-        if self.metric == "worst_group" and not fit.inferred:
-            check_groups(data)
+        fit.check_selection(data)
         self.epoch, self.finished = 0, False
         self.save_again_at, self.saved_epoch = 0.0, 0
         self.evaluation_cost, self.seconds = 0.0, 0.0
@@ -384,15 +393,14 @@ class _Loop:
         norm = torch.stack([n.float().to(self.fit.device) for n in torch._foreach_norm(parameters)]).sum()
         if torch.isfinite(norm) and torch.isfinite(torch.tensor(train_loss)):
             return
-        kept = (
-            f"; the checkpoint of epoch {self.saved_epoch} is kept in {self.fit.folder.path}"
-            if self.fit.folder and self.saved_epoch
-            else ""
-        )
+        elsewhere = ""
+        if self.fit.folder is not None:
+            kept = f", which keeps the checkpoint of epoch {self.saved_epoch}" if self.saved_epoch else ""
+            elsewhere = f", and choose another out or remove {self.fit.folder.path}{kept}"
         what = "loss" if not torch.isfinite(torch.tensor(train_loss)) else "weights"
         raise EvenlyError(
             f"the training {what} became NaN or infinite in epoch {self.epoch + 1} of stage {self.stage!r} "
-            f"at learning rate {float(self.optimizer.param_groups[0]['lr']):g}; lower the learning rate{kept}"
+            f"at learning rate {float(self.optimizer.param_groups[0]['lr']):g}; lower the learning rate{elsewhere}"
         )
 
     def _validate(self, row: dict[str, Any]) -> None:

@@ -12,19 +12,23 @@ true groups are known, they serve to measure what was reached and are kept from 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
 
 from evenly.data import Data, Split
 from evenly.engine import FORWARD, Fit, probabilities
+from evenly.engine.accuracy import unseen_groups
 from evenly.methods.early import finite, train_early
 from evenly.methods.eiil import second_environment
 from evenly.methods.kept import kept
-from evenly.methods.registry import Factory
+from evenly.methods.registry import Factory, Method
 from evenly.methods.useful import hard_examples, splittable
+from evenly.randomness import isolated
 
 Infer = Literal["useful", "eiil"]
 NAMES = {"useful": ("easy", "hard"), "eiil": ("first environment", "second environment")}
@@ -53,7 +57,25 @@ class Inferred:
         groups = self.data.train.groups
         counts = torch.bincount(groups, minlength=self.data.group_count).tolist()
         row = {"by": self.by, "epoch": self.epoch, "cost": self.cost, "names": self.data.group_names, "counts": counts}
+        if self.data.validation is not None:
+            row["without_validation"] = [self.data.measured_names[g] for g in unseen_groups(self.data)]
         return row if self.known is None else {**row, "match": match(groups, self.known)}
+
+    def doubts(self, select: str) -> list[str]:
+        """What is wrong with the groups, a sentence each: no class fell in two, or a rule that cannot see some."""
+        counts = torch.bincount(self.data.train.groups, minlength=self.data.group_count)
+        found = []
+        if not bool(((counts[::2] > 0) & (counts[1::2] > 0)).any()):
+            other = "useful" if self.by == "eiil" else "eiil"
+            found.append(f"no class fell in two by infer {self.by!r}, so groups are the classes; try infer={other!r}")
+        if select == "worst-group" and (unseen := unseen_groups(self.data)):
+            shown = ", ".join(repr(self.data.measured_names[g]) for g in unseen[:3]) + ", ..." * (len(unseen) > 3)
+            found.append(
+                f"{len(unseen)} of {int((counts > 0).sum())} inferred groups ({shown}) "
+                f"{'has' if len(unseen) == 1 else 'have'} no validation example, so select 'worst-group' cannot see "
+                f"{'it' if len(unseen) == 1 else 'them'}; hold out more examples, or use select='worst-class'"
+            )
+        return found
 
 
 def infer_groups(model: Factory, data: Data, fit: Fit, by: Infer = "useful") -> Inferred:
@@ -85,6 +107,24 @@ def infer_groups(model: Factory, data: Data, fit: Fit, by: Infer = "useful") -> 
         evaluation_group_names=None,
     )
     return Inferred(grouped, by, len(early.run.history), found["cost"], data.train.groups)
+
+
+def rehearse(method: Method, model: Factory, data: Data, fit: Fit, options: Mapping[str, Any]) -> None:
+    """Let a method refuse what it is asked before groups are inferred for it: up to its first fit, by class instead."""
+    splits: dict[str, Any] = {name: _with(split, split.labels) for name, split in data.splits.items() if name != "test"}
+    by_class = replace(data, **splits, test=None, group_names=None, evaluation_group_names=None)
+    settings = {field.name: getattr(fit, field.name) for field in fields(fit)} | {"inferred": True}
+    with isolated(), suppress(_BeginsError):
+        method(model, by_class, _Rehearsal(**settings), **options)
+
+
+class _BeginsError(Exception):
+    """A method has nothing to refuse and begins to train."""
+
+
+class _Rehearsal(Fit):
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise _BeginsError
 
 
 def hard_in_each(outputs: dict[str, Tensor], labels: dict[str, Tensor], seed: int) -> dict[str, Tensor]:

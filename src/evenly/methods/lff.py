@@ -61,7 +61,12 @@ def lff(model: Factory, data: Data, fit: Fit, *, q: float = 0.7, average: float 
             f"q {q} is outside the generalised cross-entropy; give a number in [{LEAST_Q:g}, 1], 0.7 in the paper"
         )
     if not 0 <= average < 1:
-        raise EvenlyError(f"average {average} leaves no weight to the losses of now; give a number in [0, 1)")
+        does = (
+            "counts the losses of the past against those of now"
+            if average < 0
+            else "leaves no weight to the losses of now"
+        )
+        raise EvenlyError(f"average {average} {does}; give a number in [0, 1)")
     labels = data.train.labels.to(fit.device)
     past = torch.zeros(len(labels), 2, dtype=torch.float64)
 

@@ -46,6 +46,7 @@ class Method:
                 )
             if data.train.groups.ndim == 2:
                 raise EvenlyError(f"{self.name} needs one group per example and the groups overlap; give integers (N,)")
+        fit.check_selection(data)
         return self.run(model, data, fit, **options)
 
 
