@@ -276,6 +276,9 @@ def test_inferred_groups_that_validation_lacks_are_told_of_where_the_rule_goes_b
     with pytest.warns(EvenlyWarning, match=r"2 of 4 inferred groups \(.*\) have no validation example"):
         run = evenly.train("mlp", few, "erm", select="worst-group", groups="infer", **PLAN)
     assert len(run.results["inferred_groups"]["without_validation"]) == 2
+    of_one = Data((train.inputs, train.labels), (held.inputs[:2], torch.tensor([0, 0])))
+    with pytest.warns(EvenlyWarning, match=r"[23] of 4 inferred groups \(.*\) have no validation example"):
+        evenly.train("mlp", of_one, "pde", select="worst-group", groups="infer", **PLAN)
     plan = PLAN | {"select": "worst-group", "groups": "infer", "out": tmp_path / "run"}
     with pytest.warns(EvenlyWarning, match="no validation example"):
         evenly.train("mlp", few, "erm", **plan)

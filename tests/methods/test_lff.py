@@ -138,6 +138,9 @@ def test_averages_move_for_the_examples_of_the_batch_and_in_the_first_pass_only(
     class Engine:
         device, seed = torch.device("cpu"), 0
 
+        def check_selection(self, data: Any) -> None:
+            pass
+
         def __call__(self, model: Any, data: Any, **kwargs: Any) -> Any:
             asked.update(kwargs)
             return type("Run", (), {})()

@@ -55,6 +55,9 @@ def test_batches_weighed_by_loss_multiply_each_loss(tiny: Any, engine: Any, line
     class Engine:
         batch_size, seed = 16, 0
 
+        def check_selection(self, data: Any) -> None:
+            pass
+
         def __call__(self, model: Any, data: Any, **kwargs: Any) -> None:
             asked.update(kwargs)
 

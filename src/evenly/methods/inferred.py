@@ -28,7 +28,6 @@ from evenly.methods.eiil import second_environment
 from evenly.methods.kept import kept
 from evenly.methods.registry import Factory, Method
 from evenly.methods.useful import hard_examples, splittable
-from evenly.randomness import isolated
 
 Infer = Literal["useful", "eiil"]
 NAMES = {"useful": ("easy", "hard"), "eiil": ("first environment", "second environment")}
@@ -114,7 +113,7 @@ def rehearse(method: Method, model: Factory, data: Data, fit: Fit, options: Mapp
     splits: dict[str, Any] = {name: _with(split, split.labels) for name, split in data.splits.items() if name != "test"}
     by_class = replace(data, **splits, test=None, group_names=None, evaluation_group_names=None)
     settings = {field.name: getattr(fit, field.name) for field in fields(fit)} | {"inferred": True}
-    with isolated(), suppress(_BeginsError):
+    with suppress(_BeginsError):
         method(model, by_class, _Rehearsal(**settings), **options)
 
 
