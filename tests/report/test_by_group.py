@@ -130,16 +130,16 @@ def test_arms_whose_weights_are_of_no_epoch_are_left_out(table):
     assert by_group.reaching(table) is None
     why = "its weights were changed after the last epoch"
     assert table.summary[1]["cost_to_reach_untold"] == why
-    assert words.reached(table) == [f"Cost to reach a worst group: not told of pde with sgd: {why}."]
+    assert words.reached(table) == [f"Cost to reach a worst group: not told of pde with sgd, as {why}."]
     assert words.reached(table)[0] in words.closing(table)
 
 
 def test_left_out_arms_are_named_with_the_reason(table):
     table.summary.append({**table.summary[1], "arm": "dfr+sgd", "method": "dfr", "cost_to_reach_untold": "a reason"})
     del table.summary[-1]["cost_to_reach"]
-    assert by_group.reaching(table).caption.endswith(" Not told of dfr with sgd: a reason.")
+    assert by_group.reaching(table).caption.endswith(" Not told of dfr with sgd, as a reason.")
     (told,) = words.reached(table)
-    assert told.endswith("pde with sgd 0.06x (2 of 2 seeds); not told of dfr with sgd: a reason.")
+    assert told.endswith("pde with sgd 0.06x (2 of 2 seeds); not told of dfr with sgd, as a reason.")
 
 
 @pytest.mark.parametrize("who", ["erm+sgd", "pde+sgd"])
@@ -149,7 +149,7 @@ def test_where_validation_tells_of_inferred_groups_that_is_the_reason(table, who
             row["validation"] = {"accuracy": 0.9, "worst_inferred_group": 0.5, "inferred_groups": [0.5, 0.75]}
     table.summary[:] = summarise(table.rows, table.runs)
     assert words.reached(table) == [
-        "Cost to reach a worst group: not told of pde with sgd: validation was looked at by inferred groups."
+        "Cost to reach a worst group: not told of pde with sgd, as validation was looked at by inferred groups."
     ]
 
 

@@ -394,7 +394,7 @@ def test_pages_tell_of_a_last_layer_fitted_anew_and_of_nothing_picked(make_table
     table = make_table(seeds=1, arms=["erm+sgd", "pde+sgd"])
     table.rows[1] |= {"method": "dfr", "arm": "dfr+sgd", "chosen": 0}
     comparison_page(table, tmp_path / "both.html", [make_images()])
-    fitted = "the last layer was then fitted anew to group-balanced draws of validation examples"
+    fitted = "after the epochs the last layer was fitted anew to group-balanced draws of validation examples"
     page = checked(tmp_path / "both.html")
     assert f"dfr with sgd: {fitted}" in page.said  # in short
     assert f"dfr+sgd: {fitted}" in page.said  # under the results

@@ -381,7 +381,7 @@ def test_that_nothing_was_singled_out_is_told(method, what):
 @pytest.mark.parametrize(("chosen", "of"), [(5, "training"), (0, "validation")])
 def test_that_a_last_layer_was_fitted_anew_is_told_with_what_it_was_fitted_to(chosen, of):
     row = of_method("dfr", 0, chosen)
-    fitted = f"the last layer was then fitted anew to group-balanced draws of {of} examples"
+    fitted = f"after the epochs the last layer was fitted anew to group-balanced draws of {of} examples"
     (told,) = words.remarks(table(erm(), rows=[row]))
     assert told.startswith(f"dfr with sgd: {fitted}")
     assert ("accuracy on validation is no test of it" in told) is (of == "validation")

@@ -149,9 +149,9 @@ def refitted(row: Mapping[str, Any]) -> str:
     if row["method"] != "dfr":
         return ""
     if row.get("chosen"):
-        return "the last layer was then fitted anew to group-balanced draws of training examples"
+        return "after the epochs the last layer was fitted anew to group-balanced draws of training examples"
     return (
-        "the last layer was then fitted anew to group-balanced draws of validation examples, so that accuracy on "
+        "after the epochs the last layer was fitted anew to group-balanced draws of validation examples, so that accuracy on "
         "validation is no test of it"
     )
 
@@ -393,7 +393,7 @@ def left_out(arms: Sequence[Mapping[str, Any]]) -> str:
     for entry in arms:
         if why := entry.get("cost_to_reach_untold"):
             reasons.setdefault(why, []).append(spoken(entry))
-    return "; ".join(f"not told of {listed(names)}: {why}" for why, names in reasons.items())
+    return "; ".join(f"not told of {listed(names)}, as {why}" for why, names in reasons.items())
 
 
 def came(level: Mapping[str, Any]) -> str:
