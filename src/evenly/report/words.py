@@ -151,8 +151,8 @@ def refitted(row: Mapping[str, Any]) -> str:
     if row.get("chosen"):
         return "after the epochs the last layer was fitted anew to group-balanced draws of training examples"
     return (
-        "after the epochs the last layer was fitted anew to group-balanced draws of validation examples, so that accuracy on "
-        "validation is no test of it"
+        "after the epochs the last layer was fitted anew to group-balanced draws of validation examples, so that "
+        "accuracy on validation is no test of it"
     )
 
 
