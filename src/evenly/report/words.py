@@ -148,12 +148,10 @@ def refitted(row: Mapping[str, Any]) -> str:
     """What was done to the weights after the epoch that they are of; nothing where nothing was."""
     if row["method"] != "dfr":
         return ""
+    fitted = "after the epochs the last layer was fitted anew to group-balanced draws of"
     if row.get("chosen"):
-        return "after the epochs the last layer was fitted anew to group-balanced draws of training examples"
-    return (
-        "after the epochs the last layer was fitted anew to group-balanced draws of validation examples, so that "
-        "accuracy on validation is no test of it"
-    )
+        return f"{fitted} training examples"
+    return f"{fitted} validation examples, so that accuracy on validation is no test of it"
 
 
 def remarks(table: Comparison) -> list[str]:
