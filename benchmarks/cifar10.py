@@ -103,6 +103,12 @@ def page(args: argparse.Namespace) -> None:
     (PLACE / "cifar10.md").write_text("\n".join(_lines(measured)) + "\n")
 
 
+def _points(gain: dict[str, Any]) -> str:
+    """A mean difference and its interval, which a single seed has not."""
+    ends = "" if gain["low"] is None else f" [{100 * gain['low']:.2f}, {100 * gain['high']:.2f}]"
+    return f"{100 * gain['mean']:+.2f}{ends}"
+
+
 def agreement(captured: list[dict[str, Any]], plain: list[dict[str, Any]]) -> dict[str, Any]:
     """Test errors of both and their standard error; overlap (intersection over union) of the hard sets."""
 
@@ -149,20 +155,13 @@ def _lines(measured: dict[str, Any]) -> list[str]:
     lines += ["", "Differences in accuracy, in points, paired by seed, with 95% t-intervals:", ""]
     for entry in measured["summary"]:
         if found := entry["accuracy"].get("difference"):
-            low, high = (100 * found[key] for key in ("low", "high"))
-            lines.append(
-                f"- {entry['arm']} against {entry['control']}: {100 * found['mean']:+.2f} [{low:.2f}, {high:.2f}]"
-            )
+            lines.append(f"- {entry['arm']} against {entry['control']}: {_points(found)}")
     by_arm = {entry["arm"]: entry["accuracy"]["values"] for entry in measured["summary"]}
     for optimizer in dict.fromkeys(entry["optimizer"] for entry in measured["summary"]):
         of = [by_arm.get(f"{method}+{optimizer}", []) for method in ("erm", "useful")]
         if len(of[0]) == len(of[1]) > 1:
             gain = evenly.comparison.paired([b - a for a, b in zip(*of, strict=True)])
-            low, high = 100 * gain["low"], 100 * gain["high"]
-            lines.append(
-                f"- useful+{optimizer} against erm+{optimizer}, which costs less: {100 * gain['mean']:+.2f} "
-                f"[{low:.2f}, {high:.2f}]"
-            )
+            lines.append(f"- useful+{optimizer} against erm+{optimizer}, which costs less: {_points(gain)}")
     controlled = {entry["control_of"] for entry in measured["summary"]}
     for entry in measured["summary"]:
         if entry["cost_multiple"] > 1.01 and not entry["control_of"] and entry["arm"] not in controlled:
