@@ -136,6 +136,7 @@ def test_damaged_weights_are_refused_in_a_line(copy):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.filterwarnings("ignore:no class fell in two:evenly.errors.EvenlyWarning")  # of twelve texts, and rightly
 @pytest.mark.parametrize(
     ("method", "options"),
     [
