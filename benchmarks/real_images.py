@@ -444,20 +444,19 @@ def _differences(rows: list[Row]) -> list[str]:
             others = [other for other in arms if " at the cost of " not in arm and arm != other
                       and (other == "erm" or other.endswith(f" at the cost of {arm}"))]  # fmt: skip
         for other in others:
+            pairs = [(_quantities(mine), _quantities(theirs)) for mine, theirs in zip(its, arms[other], strict=True)]
             gains = [
-                f"{what} {_interval([of(mine) - of(its_own) for mine, its_own in zip(its, arms[other], strict=True)])}"
-                for what, of in _quantities(its[0])
+                f"{what} {_interval([mine[what] - theirs[what] for mine, theirs in pairs])}" for what in pairs[0][0]
             ]
             lines.append(f"- {arm} against {other}: {', '.join(gains)}")
     return lines
 
 
-def _quantities(row: Row) -> list[tuple[str, Callable[[Row], float]]]:
-    """What arms are compared by, and how a row tells it."""
+def _quantities(row: Row) -> dict[str, float]:
+    """What arms are compared by."""
     if "probes" in row:
-        told: list[tuple[str, Callable[[Row], float]]] = [("test error", lambda row: 1 - row["test"]["accuracy"])]
-        return told + [(probe, lambda row, probe=probe: row["probes"][probe]) for probe in row["probes"]]  # type: ignore[misc]
-    return [("average", lambda row: row["test"]["accuracy"]), ("worst group", lambda row: row["test"]["worst_group"])]
+        return {"test error": 1 - row["test"]["accuracy"], **row["probes"]}
+    return {"average": row["test"]["accuracy"], "worst group": row["test"]["worst_group"]}
 
 
 def _told(settings: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from evenly.data import Data
 from evenly.data.augment import Augment
 from evenly.engine.batches import Batches
 from evenly.engine.captured import CapturedStep, NotCapturedError
+from evenly.engine.loop import _Loop
 from evenly.engine.steps import Step
 from evenly.optim.registry import builder
 
@@ -181,3 +183,24 @@ def test_what_a_replay_would_get_wrong_is_refused_and_put_back():
     with pytest.raises(NotCapturedError, match="new tensors"):
         CapturedStep(step, batches, compiled=False)
     assert step.state == {}
+
+
+@pytest.mark.parametrize(("drawn", "compiled"), [(8, False), (16, True)])
+def test_a_run_is_compiled_for_the_steps_that_its_sampler_makes(monkeypatch, drawn, compiled):
+    """Ten epochs in batches of four: of 1,000 examples a method may train on a few, and compiling takes a minute."""
+    asked = []
+
+    def recorded(step, batches, compiled):
+        asked.append(compiled)
+        raise NotCapturedError("seen enough")
+
+    monkeypatch.setattr("evenly.engine.loop.COMPILE_STEPS", 30)
+    monkeypatch.setattr("evenly.engine.loop.CapturedStep", recorded)
+    monkeypatch.setattr("evenly.engine.loop.why_not", lambda batches, optimizer: None)
+    fit = SimpleNamespace(device=torch.device("cuda"), capture=True, epochs=10, batch_size=4)
+    data = Data((torch.zeros(1000, 2), torch.arange(1000) % 2))
+    loop = SimpleNamespace(fit=fit, data=data, sampler=range(drawn), model=nn.Identity(), captured=None)
+    loop.train = loop.optimizer = loop.step = None
+    _Loop._capture(loop)
+    assert asked == [compiled]
+    assert loop.how == "plain: seen enough"

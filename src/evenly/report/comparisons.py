@@ -42,7 +42,7 @@ HOW_TO_READ = (
     "Cost is counted in example-gradients, one forward and backward pass of one example, and given as a multiple of "
     "what plain training (ERM) costs with the settings common to all arms, for all the epochs set: 1 is that also "
     "where patience stopped ERM earlier. A forward pass alone counts a third. "
-    "Evaluation, the looks at the validation set, is counted apart and stands after a +.",
+    "Evaluation, the looks at the validation set, is counted apart and told in short.",
     "A control trains for the same cost without the method's idea: random upsampling for USEFUL, longer plain training "
     "for SAM, plain training stopped early for a method that is cheaper. It tells a method's idea from more "
     "steps, at this cost: with a larger one the gap can close. Settings of a method's own are listed above; a control "
@@ -495,9 +495,7 @@ def _values(entry: Mapping[str, Any], shown: Sequence[str], when: bool) -> list[
             cells.append(Cell(words.number(value["mean"]), spread))
     if when:
         cells.append(Cell(f"{entry['selected_after_epochs']:.1f}"))
-    apart = entry.get("evaluation_cost_multiple")
-    looks = f"+ {words.times(apart).rstrip('x')}" if apart else ""
-    return [*cells, Cell(words.times(entry["cost_multiple"]).rstrip("x"), looks)]
+    return [*cells, Cell(words.times(entry["cost_multiple"]).rstrip("x"))]
 
 
 def _scale(differences: Sequence[Mapping[str, Any] | None]) -> tuple[float, float] | None:
