@@ -632,7 +632,7 @@ def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **se
 
 def _check_answer(out: Path, file: str, target: Any, key: str = "target") -> None:
     """Refuse a folder that holds anything but an earlier answer to the same, which the file has under `key`."""
-    from evenly.engine.folder import holds_something, read_json
+    from evenly.files import holds_something, read_json
 
     if out.is_file():
         raise EvenlyError(f"{out} is a file; give a folder as out")
@@ -649,7 +649,7 @@ def _check_answer(out: Path, file: str, target: Any, key: str = "target") -> Non
 
 
 def _keep(out: Path, file: str, content: dict[str, Any]) -> None:
-    from evenly.engine.folder import make_folder, write_json
+    from evenly.files import make_folder, write_json
 
     make_folder(out)
     write_json(out / file, content)

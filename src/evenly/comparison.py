@@ -34,7 +34,6 @@ from evenly.data import Data
 from evenly.data.augment import Augment
 from evenly.engine import Fit, Run
 from evenly.engine.accuracy import intervals
-from evenly.engine.folder import holds_something, make_folder, read_json, write_json
 from evenly.engine.progress import Progress
 from evenly.engine.schedules import schedule as find_schedule
 from evenly.engine.side_by_side import side_by_side
@@ -52,6 +51,7 @@ from evenly.experiment import (
     train,
     uses_inferred,
 )
+from evenly.files import holds_something, make_folder, read_json, write_json
 from evenly.methods import find
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.options import checked

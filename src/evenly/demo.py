@@ -12,7 +12,7 @@ from typing import Any
 
 from evenly.comparison import Comparison, compare
 from evenly.data import load
-from evenly.engine.folder import write_json
+from evenly.files import write_json
 
 COMPARISONS: list[dict[str, Any]] = [
     {

@@ -10,6 +10,24 @@ class EvenlyError(Exception):
     """Something the user can mend: the message names the value, the cause and the way out."""
 
 
+class SettingError(EvenlyError):
+    """A value that cannot be used. The shell spells the name as it is typed there: --batch-size for batch_size.
+
+    Args:
+        requirement: completes "NAME must be ...".
+        owner: whose option it is, as "option of pde"; empty for a setting.
+    """
+
+    def __init__(self, name: str, value: object, requirement: str, owner: str = "") -> None:
+        self.name, self.value, self.requirement, self.owner = name, value, requirement, owner
+        super().__init__(self.spelled(name))
+
+    def spelled(self, name: str) -> str:
+        """The message with the setting's name in another spelling."""
+        owner = f" ({self.owner})" if self.owner and self.owner != "setting" else ""
+        return f"{name}{owner} must be {self.requirement}, got {self.value!r}"
+
+
 class EvenlyWarning(UserWarning):
     """Something that runs and is likely not what the user meant: the message names the value and the way out."""
 

@@ -24,12 +24,13 @@ from evenly.data import DATASETS, Data, Split, Texts, law_options, load, reader_
 from evenly.engine import Fit, Run, measure
 from evenly.engine.accuracy import intervals, usage
 from evenly.engine.batches import Batches, outputs_of
-from evenly.engine.folder import Folder, read_json, write_json
+from evenly.engine.folder import Folder
 from evenly.engine.precision import Precision
 from evenly.engine.progress import Progress
 from evenly.engine.run import Record
 from evenly.engine.schedules import schedule as find_schedule
 from evenly.errors import EvenlyError, EvenlyWarning, unknown
+from evenly.files import read_json, write_json
 from evenly.methods import METHODS, find, infer_groups
 from evenly.methods.inferred import Infer, rehearse
 from evenly.models import MODELS, RECIPES, TEXT_MODELS, BagOfWords, Factory, encoded, factory

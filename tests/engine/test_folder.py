@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from evenly.engine import Selection
-from evenly.engine.folder import Folder, atomic, read_json, write_json
+from evenly.engine.folder import Folder
 from evenly.errors import EvenlyError
+from evenly.files import atomic, read_json, write_json
 
 
 def contents(path):

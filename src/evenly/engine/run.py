@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from evenly.data.contract import Split
 from evenly.engine.batches import Batches, outputs_of
 from evenly.engine.features import features_of
-from evenly.engine.folder import atomic
 from evenly.engine.precision import Precision
+from evenly.files import atomic
 from evenly.randomness import derive, isolated
 
 FORWARD = 1 / 3

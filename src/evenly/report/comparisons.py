@@ -9,9 +9,9 @@ from typing import Any
 
 from evenly.comparison import Comparison
 from evenly.data.contract import Data
-from evenly.engine.folder import read_json
 from evenly.engine.run import Run, Selection
 from evenly.experiment import resolve
+from evenly.files import read_json
 from evenly.report import by_group, figures, words
 from evenly.report.blocks import (
     Block,

@@ -17,9 +17,9 @@ from markupsafe import Markup
 from evenly import __version__
 from evenly.comparison import Comparison
 from evenly.data.contract import Data
-from evenly.engine.folder import atomic
 from evenly.engine.run import Run
 from evenly.errors import EvenlyError
+from evenly.files import atomic
 from evenly.report import comparisons, single_run
 from evenly.report.blocks import Page, Prose, Section
 from evenly.report.words import duration, spoken

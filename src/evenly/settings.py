@@ -1,0 +1,329 @@
+"""Every setting once: what it is called, what it may be, what it is where nobody says otherwise.
+
+`Settings` decides numbers and a run's identity. `Execution` decides where and how a run is computed and changes numbers
+by rounding at most. The command line, config files, the engine, run folders and pages are made from these classes.
+
+The options of methods, data sets and models are keyword parameters of their functions, annotated with the same
+constraints (``epochs: Annotated[int, at_least(1)]``), and are checked by the same means.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, wraps
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+from attrs import asdict, field, fields, frozen
+
+from evenly.errors import EvenlyError, SettingError, unknown
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Schedule = str | Callable[[float], float]
+
+
+@frozen
+class Constraint:
+    """What a value must be: the words that complete "NAME must be ...", and the test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def at_least(low: float) -> Constraint:
+    return Constraint(f"at least {low:g}", lambda value: value >= low)
+
+
+def above(low: float) -> Constraint:
+    return Constraint(f"above {low:g}", lambda value: value > low)
+
+
+def below(high: float) -> Constraint:
+    return Constraint(f"below {high:g}", lambda value: value < high)
+
+
+def at_most(high: float) -> Constraint:
+    return Constraint(f"at most {high:g}", lambda value: value <= high)
+
+
+def one_of(*names: str) -> Constraint:
+    """One of these names; a function of the user's own passes where the type allows one."""
+    return Constraint(f"one of {', '.join(names)}", lambda value: callable(value) or value in names)
+
+
+def joined(*names: str) -> Constraint:
+    """Some of these names with + between them."""
+    words = f"one of {', '.join(names)}, or several joined by +"
+    return Constraint(words, lambda value: set(value.split("+")) <= set(names))
+
+
+FLOAT32 = at_most(3.4028234e38)
+RULES = ("last", "average", "worst-group", "worst-class")
+SCHEDULES = ("constant", "step", "cosine")
+AUGMENTATIONS = ("none", "basic", "resized", "trivial")
+
+
+@frozen
+class Option:
+    """One setting or option by name: its type, its constraints, its default and what it is for.
+
+    `none` is the word for None in the shell, in config files and on pages.
+    """
+
+    name: str
+    kind: Any
+    constraints: tuple[Constraint, ...] = ()
+    default: Any = None
+    help: str = ""
+    none: str = "none"
+
+    def checked(self, value: Any, owner: str = "") -> Any:
+        """The value, with numpy's numbers as Python's; refused if it is of another type or breaks a constraint."""
+        value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+        if value == self.none and isinstance(value, str) and _is(None, self.kind):
+            value = None
+        if not _is(value, self.kind):
+            raise SettingError(self.name, value, _kind_in_words(self.kind), owner)
+        if value is not None and isinstance(value, str | int | float):
+            for constraint in self.constraints:
+                if not constraint.holds(value):
+                    raise SettingError(self.name, value, constraint.words, owner)
+        return value
+
+    def parsed(self, text: str, owner: str = "") -> Any:
+        """A value typed in the shell."""
+        number: Any = text
+        for read in (int, float):
+            if _is(0, self.kind) or _is(0.5, self.kind):
+                try:
+                    number = read(text)
+                    break
+                except ValueError:
+                    continue
+        if _is(True, self.kind) and text.lower() in ("true", "false"):
+            number = text.lower() == "true"
+        return self.checked(number, owner)
+
+    def text(self, value: Any) -> str:
+        """A value as it is typed."""
+        return self.none if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def options_of(function: Callable[..., Any], *, leave_out: Collection[str] = ()) -> dict[str, Option]:
+    """The options of a function: its parameters with a default."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters.values()
+    return {
+        parameter.name: _option(parameter.name, hints.get(parameter.name, Any), parameter.default)
+        for parameter in parameters
+        if parameter.default is not parameter.empty and parameter.name not in leave_out
+    }
+
+
+def checked(owner: str, values: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, Any]:
+    """The values by name, checked; a name that is not among the options is refused.
+
+    Args:
+        owner: whose options they are, for the message: "option of pde".
+    """
+    if strangers := [name for name in values if name not in options]:
+        raise unknown(owner, strangers[0], options)
+    return {name: options[name].checked(value, owner) for name, value in values.items()}
+
+
+def checks_options(function: Function) -> Function:
+    """The function, which refuses in one line arguments that its annotations exclude.
+
+    Checked are the arguments whose annotation names everything that is allowed: numbers, names, true or false, lists of
+    these. Tensors, data and functions are left to the function itself.
+    """
+    signature = inspect.signature(function)
+
+    @cache
+    def options() -> dict[str, Option]:
+        hints = typing.get_type_hints(function, include_extras=True)
+        return {name: _option(name, hint, None) for name, hint in hints.items() if name != "return" and _is_plain(hint)}
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        for name, option in options().items():
+            if name in arguments:
+                option.checked(arguments[name])
+        return function(*args, **kwargs)
+
+    return cast("Function", call)
+
+
+def setting(default: Any, *constraints: Constraint, help: str, none: str = "none") -> Any:
+    """A field of a class of settings."""
+
+    def converted(value: Any) -> Any:
+        value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+        return None if isinstance(value, str) and value == none != default else value
+
+    def validated(instance: Any, attribute: Any, value: Any) -> None:
+        settings_of(instance.__class__)[attribute.name].checked(value)
+
+    metadata = {"help": help, "constraints": constraints, "none": none}
+    return field(default=default, converter=converted, validator=validated, metadata=metadata)
+
+
+@cache
+def settings_of(cls: type[Any]) -> dict[str, Option]:
+    """The settings of a class of settings, by name."""
+    hints = typing.get_type_hints(cls)
+    return {
+        each.name: Option(
+            each.name, hints[each.name], each.metadata["constraints"], each.default, each.metadata["help"],
+            each.metadata["none"],
+        )
+        for each in fields(cls)
+    }  # fmt: skip
+
+
+@frozen(kw_only=True)
+class Settings:
+    """Every setting of training that decides numbers."""
+
+    epochs: int = setting(30, at_least(1), help="passes over what the method trains on")
+    batch_size: int | None = setting(
+        128, at_least(1), help="examples per step; 'full' for the whole training set", none="full"
+    )
+    lr: float = setting(0.05, above(0), FLOAT32, help="learning rate")
+    momentum: float = setting(0.9, at_least(0), below(1), help="momentum of SGD, also under SAM")
+    weight_decay: float = setting(0.0, at_least(0), FLOAT32, help="weight decay")
+    rho: float = setting(0.05, at_least(0), FLOAT32, help="SAM's radius; ASAM takes ten times the default")
+    schedule: Schedule = setting("constant", one_of(*SCHEDULES), help="learning rate: constant, step or cosine")
+    select: str = setting(
+        "last",
+        one_of(*RULES),
+        help="which epoch's weights are used: last, or the best on validation by average, worst-group or worst-class",
+    )
+    patience: int | None = setting(
+        None, at_least(1), help="stop after this many epochs without a better value of what `select` goes by"
+    )
+    evaluate_every: int | None = setting(1, at_least(1), help="epochs between evaluations on validation", none="never")
+    augment: str = setting(
+        "none", joined(*AUGMENTATIONS), help="images: none, or basic, resized, trivial joined by +, as basic+trivial"
+    )
+    normalise: Literal["none", "mean", "data", "imagenet"] = setting(
+        "none", help="images: none, mean (less the training mean), data (by its mean and deviation) or imagenet"
+    )
+    precision: Literal["auto", "bf16", "float32"] = setting(
+        "auto", help="auto (bf16 for images on a GPU), bf16 or float32"
+    )
+    groups: Literal["given", "infer"] = setting(
+        "given", help="given, or infer: two per class, from an early network; of a table also columns, as label,place"
+    )
+    infer: Literal["useful", "eiil"] = setting("useful", help="how groups are inferred: useful (clusters) or eiil")
+
+    def __attrs_post_init__(self) -> None:
+        if self.patience is not None and self.select == "last":
+            raise EvenlyError(
+                f"patience {self.patience} has no validation metric to wait for; give select, e.g. select='worst-group'"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; a schedule of the user's own by its values at ten points of training."""
+        return asdict(self) | {"schedule": schedule_name(self.schedule)}
+
+
+@frozen(kw_only=True)
+class Execution:
+    """Where and how runs are computed: no part of a run's identity."""
+
+    device: str = setting("auto", help="cpu, cuda, cuda:1, ... or auto")
+    workers: int = setting(
+        0, at_least(0), help="processes that read data not held in memory; no result depends on it"
+    )
+    capture: bool = setting(True, help="on a GPU, record the training step once and replay it, where possible")
+    jobs: int = setting(1, at_least(1), help="processes that share the runs, one thread each")
+    together: int = setting(3, at_least(1), help="runs side by side on one GPU")
+
+
+@frozen(kw_only=True)
+class Recording:
+    """What is measured of a network as it learns, and when: `evenly.diagnose.recording.Recorder` measures it."""
+
+    probes: str | Sequence[str] | bool = setting((), help="attributes to probe, joined by commas; true for all")
+    importance: float | Mapping[str, Any] | None = setting(None, help="rho of the phantom importance weights")
+    spectrum: int | Callable[[Any], Any] | None = setting(None, at_least(1), help="eigenvalues of the loss's Hessian")
+    forgetting: bool = setting(False, help="forgetting events of every training example")
+    l1: bool = setting(False, help="the l1 norm of the weights")
+    every: int = setting(1, at_least(1), help="record at epochs that this divides")
+    epochs: Sequence[int] | None = setting(None, help="record at these epochs instead")
+
+    def __attrs_post_init__(self) -> None:
+        if not (self.probes or self.importance is not None or self.spectrum or self.forgetting or self.l1):
+            raise EvenlyError("there is nothing to record; ask for probes, importance, spectrum, forgetting or l1")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; a function by its name."""
+        values = {option: getattr(self, option) for option in settings_of(Recording)}
+        return {name: getattr(value, "__qualname__", value) for name, value in values.items()}
+
+
+def schedule_name(schedule: Schedule) -> Any:
+    """A schedule by name; one of the user's own by its values, so that another is not taken for it on resume."""
+    return [float(schedule(step / 10)) for step in range(10)] if callable(schedule) else schedule
+
+
+def _option(name: str, hint: Any, default: Any) -> Option:
+    constraints: tuple[Constraint, ...] = ()
+    if typing.get_origin(hint) is Annotated:
+        hint, *extra = typing.get_args(hint)
+        constraints = tuple(each for each in extra if isinstance(each, Constraint))
+    return Option(name, hint, constraints, default)
+
+
+def _is_plain(hint: Any) -> bool:
+    if typing.get_origin(hint) is Annotated:
+        return _is_plain(typing.get_args(hint)[0])
+    if typing.get_origin(hint) is Literal:
+        return True
+    if parts := typing.get_args(hint):
+        return all(map(_is_plain, parts))
+    return hint in (int, float, bool, str, type(None))
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type, as annotations spell it; types that are not named here pass."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _is(value, parts[0])
+    if origin in (typing.Union, types.UnionType):
+        return any(_is(value, part) for part in parts)
+    if origin is not None:
+        return _is_of(value, origin, parts)
+    if kind is float or kind is int:
+        number = isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool)
+        return number and math.isfinite(value)
+    return isinstance(value, kind) if kind in (bool, str, type(None)) else True
+
+
+def _is_of(value: Any, origin: Any, parts: tuple[Any, ...]) -> bool:
+    if origin is Literal:
+        return isinstance(value, str) and value in parts
+    if origin is Callable:
+        return callable(value)
+    if issubclass(origin, Sequence):
+        return hasattr(value, "__len__") and not isinstance(value, str) and all(_is(each, parts[0]) for each in value)
+    return isinstance(value, origin)
+
+
+def _kind_in_words(kind: Any) -> str:
+    origin = typing.get_origin(kind)
+    if origin is Annotated:
+        return _kind_in_words(typing.get_args(kind)[0])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_kind_in_words(k) for k in typing.get_args(kind) if k is not type(None)))
+    if origin is Literal:
+        return f"one of {', '.join(typing.get_args(kind))}"
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return "a list"
+    return {float: "a number", int: "a whole number", bool: "true or false", str: "a name"}.get(kind, "another value")
