@@ -238,9 +238,7 @@ class Execution:
     """Where and how runs are computed: no part of a run's identity."""
 
     device: str = setting("auto", help="cpu, cuda, cuda:1, ... or auto")
-    workers: int = setting(
-        0, at_least(0), help="processes that read data not held in memory; no result depends on it"
-    )
+    workers: int = setting(0, at_least(0), help="processes that read data not held in memory; no result depends on it")
     capture: bool = setting(True, help="on a GPU, record the training step once and replay it, where possible")
     jobs: int = setting(1, at_least(1), help="processes that share the runs, one thread each")
     together: int = setting(3, at_least(1), help="runs side by side on one GPU")
