@@ -18,9 +18,10 @@ from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from attrs import asdict, field, fields, frozen
+from attrs import field, fields, frozen
 
 from evenly.errors import EvenlyError, SettingError, unknown
+from evenly.values import Value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Schedule = str | Callable[[float], float]
@@ -187,7 +188,7 @@ def settings_of(cls: type[Any]) -> dict[str, Option]:
 
 
 @frozen(kw_only=True)
-class Settings:
+class Settings(Value):
     """Every setting of training that decides numbers."""
 
     epochs: int = setting(30, at_least(1), help="passes over what the method trains on")
@@ -230,7 +231,7 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; a schedule of the user's own by its values at ten points of training."""
-        return asdict(self) | {"schedule": schedule_name(self.schedule)}
+        return super().to_dict() | {"schedule": schedule_name(self.schedule)}
 
 
 @frozen(kw_only=True)
@@ -245,7 +246,7 @@ class Execution:
 
 
 @frozen(kw_only=True)
-class Recording:
+class Recording(Value):
     """What is measured of a network as it learns, and when: `evenly.diagnose.recording.Recorder` measures it."""
 
     probes: str | Sequence[str] | bool = setting((), help="attributes to probe, joined by commas; true for all")
@@ -259,11 +260,6 @@ class Recording:
     def __attrs_post_init__(self) -> None:
         if not (self.probes or self.importance is not None or self.spectrum or self.forgetting or self.l1):
             raise EvenlyError("there is nothing to record; ask for probes, importance, spectrum, forgetting or l1")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values; a function by its name."""
-        values = {option: getattr(self, option) for option in settings_of(Recording)}
-        return {name: getattr(value, "__qualname__", value) for name, value in values.items()}
 
 
 def schedule_name(schedule: Schedule) -> Any:
