@@ -1,19 +1,16 @@
-"""What it cost to bring the worst group of validation to a level: the first epoch that got there, in example-gradients."""
+"""What it cost to bring the worst group of validation to a level: example-gradients up to the first epoch there."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from evenly.errors import EvenlyError
+from evenly.runs.run import History, HistoryRow, Run
 from evenly.values import Value
-
-if TYPE_CHECKING:
-    from evenly.runs.run import History, HistoryRow, Run
 
 ABOVE_ERM = (0.0, 0.05, 0.10, 0.15)
 """The levels: this much above ERM's best worst group on validation."""

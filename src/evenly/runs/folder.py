@@ -84,7 +84,7 @@ class RunFolder:
             )
 
     def prepare(self) -> None:
-        """Make the folder and hold it. It comes with the first write, so that a run refused at its start leaves none."""
+        """Make the folder and hold it; called before the first write, so that a run refused at its start leaves none."""
         if self._lock is not None:
             return
         make_folder(self.path)
