@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 Numbers = dict[str, Any]
 
@@ -66,16 +67,17 @@ class TrainedRun:
     is_control: bool = False
 
 
-class FirstFormat:
-    """Folders without `format`: rows name their arm in words, weights are in checkpoints."""
+class SecondFormat:
+    """Folders of `format` 2: rows name their arm by its parts, weights are in `model.safetensors`."""
 
     def runs(self, folder: Path) -> Iterator[TrainedRun]:
-        """The runs of a comparison."""
-        rows = json.loads((folder / "results.json").read_text())["rows"]
-        arms = {row["arm"]: row for row in rows}
-        for row in rows:
-            key = f"{self._key(row, arms)}/seed{row['seed']}"
-            yield self._run(key, row, self._folder_of(folder, row), bool(row["control_of"]))
+        """The runs of a comparison; one that serves as the control of several arms is read once."""
+        read: set[str] = set()
+        for row in json.loads((folder / "results.json").read_text())["rows"]:
+            run = None if row["folder"] in read else folder / row["folder"]
+            read.add(row["folder"])
+            is_control = row["arm"]["control_of"] is not None
+            yield self._run(f"{self._key(row['arm'])}/seed{row['seed']}", row["result"], run, is_control)
 
     def run(self, folder: Path) -> TrainedRun:
         """A run of its own."""
@@ -84,54 +86,46 @@ class FirstFormat:
     def summaries(self, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         """For each arm that is no control its metrics' means, deviations and differences, and the cost to reach ERM."""
         for entry in json.loads((folder / "results.json").read_text())["summary"]:
-            if entry["control_of"]:
+            if entry["arm"]["control_of"] is not None:
                 continue
             parts = ("mean", "sd", "difference")
-            summary = {
-                metric: {part: entry[metric][part] for part in parts if part in entry[metric]}
-                for metric in SUMMARY
-                if metric in entry
-            }
+            summary = {name: {part: entry["metrics"][name][part] for part in parts} for name in entry["metrics"]}
             reached = {
-                f"{level['above_erm']:g}": {name: level[name] for name in ("seeds_reached", "median_cost")}
-                for level in entry.get("cost_to_reach", [])
+                f"{level['above_erm']:g}": {
+                    "seeds_reached": sum(cost is not None for cost in level["costs"]),
+                    "median_cost": level["median_cost"],
+                }
+                for level in entry["cost_to_reach"]
             }
-            yield self._key(entry, {}), summary | {"to_reach": reached}
+            yield self._key(entry["arm"]), summary | {"to_reach": reached}
 
     def answer(self, file: Path) -> dict[str, Any]:
         """An audit, a stability card or a phase diagram."""
         content: dict[str, Any] = json.loads(file.read_text())
         return content
 
-    def _key(self, row: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]]) -> str:
-        if row["control_of"]:
-            return f"{self._key(arms[row['control_of']], arms)}/control"
-        swept = [f"{name}={'full' if value is None else value}" for name, value in sorted(row["sweep"].items())]
-        return ",".join([f"{row['method']}+{row['optimizer']}", *swept])
+    def _key(self, arm: Mapping[str, Any]) -> str:
+        if arm["control_of"] is not None:
+            return f"{self._key(arm['control_of'])}/control"
+        swept = [f"{name}={'full' if value is None else value}" for name, value in sorted(arm["swept"].items())]
+        return ",".join([f"{arm['method']}+{arm['optimizer']}", *swept])
 
-    def _folder_of(self, folder: Path, row: Mapping[str, Any]) -> Path | None:
-        """None where a control is another arm's control as well, and was trained there."""
-        name = row["arm"].replace(" at the cost of ", "--")
-        slug = "".join(letter if letter.isalnum() or letter in "._-" else " " for letter in name)
-        run = folder / "runs" / f"{'-'.join(slug.split())}-seed{row['seed']}"
-        return run if run.exists() else None
-
-    def _run(self, key: str, row: dict[str, Any], folder: Path | None, is_control: bool = False) -> TrainedRun:
+    def _run(self, key: str, result: dict[str, Any], folder: Path | None, is_control: bool = False) -> TrainedRun:
+        row = {**result, **result["splits"], "cost_multiple": result["cost"] / result["unit"]}
         if folder is None:
             return TrainedRun(key, row, [], None, is_control)
         history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        checkpoint = torch.load(folder / "checkpoint" / "final.pt", map_location="cpu", weights_only=True)
-        weights = (checkpoint["best"] or checkpoint)["model"]
-        # DFR fits the last layer after the last checkpoint
-        return TrainedRun(key, row, history, None if row["method"] == "dfr" else weights, is_control)
+        # DFR fits the last layer after the last epoch
+        weights = None if result["method"] == "dfr" else load_file(folder / "model.safetensors")
+        return TrainedRun(key, row, history, weights, is_control)
 
 
-def reader_of(folder: Path) -> FirstFormat:
+def reader_of(folder: Path) -> SecondFormat:
     """The reader of a folder's format."""
     results = json.loads((folder / "results.json").read_text())
-    if "format" in results:
-        raise SystemExit(f"{folder} has format {results['format']}, which no reader here knows; add one")
-    return FirstFormat()
+    if results.get("format") != 2:
+        raise SystemExit(f"{folder} has format {results.get('format')}, which no reader here knows; add one")
+    return SecondFormat()
 
 
 # From what was read to numbers
@@ -196,7 +190,7 @@ def of_run(folder: Path, whole_history: bool = False) -> Numbers:
 
 
 def of_answer(file: Path) -> Numbers:
-    return flat(FirstFormat().answer(file))
+    return flat(SecondFormat().answer(file))
 
 
 def of_demo(folder: Path) -> Numbers:
