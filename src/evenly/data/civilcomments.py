@@ -17,6 +17,7 @@ import numpy as np
 from evenly.data.images.parts import Integers
 from evenly.data.images.places import VARIABLE
 from evenly.data.metadata import grouped, read_rows, splits_in
+from evenly.data.preprocessing import TextPreprocessing
 from evenly.data.tables import TableData, in_splits
 from evenly.errors import EvenlyError
 
@@ -62,6 +63,7 @@ def civilcomments(folder: str | Path | None = None, seed: int = 0) -> TableData:
         evaluation_group_names=by.evaluation_names,
         attribute_names={name: ["not mentioned", "mentioned"] for name in IDENTITIES},
         recipe={"model": "bag_of_words", "select": "worst-group", "options": {"pde": PDE}},
+        preprocessing=TextPreprocessing("comment_text", label=None),
     )
 
 

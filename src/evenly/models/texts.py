@@ -204,15 +204,9 @@ def sequence_classifier(
             f"{folder!r} holds no weights as safetensors; save them as such: "
             f"model.save_pretrained({folder!r}, safe_serialization=True)"
         )
-    try:
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-    except ImportError as error:
-        raise EvenlyError(
-            f"a model from {folder!r} needs transformers ({error}); run: pip install 'evenly[transformers]', "
-            "or use bag_of_words"
-        ) from None
+    transformers = _transformers(folder)
     with _refused(folder, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     if tokenizer.pad_token_id is None:
         raise EvenlyError(
             f"the tokenizer in {folder!r} has no padding token; set tokenizer.pad_token and save it again"
@@ -220,15 +214,52 @@ def sequence_classifier(
 
     def build() -> nn.Module:
         with _refused(folder, "sequence classifier"):
-            network = AutoModelForSequenceClassification.from_pretrained(
+            network = transformers.AutoModelForSequenceClassification.from_pretrained(
                 path, num_labels=classes, ignore_mismatched_sizes=True, local_files_only=True, use_safetensors=True,
                 dtype=torch.float32, attn_implementation=attention, trust_remote_code=False,
             )  # fmt: skip
-        network.config.pad_token_id = tokenizer.pad_token_id
-        most = getattr(network.config, "max_position_embeddings", None) or max_length
-        return SequenceClassifier(network, tokenizer, min(max_length, most, tokenizer.model_max_length))
+        return _classifier(network, tokenizer, max_length)
 
     return build
+
+
+def _classifier(network: Any, tokenizer: Any, max_length: int) -> SequenceClassifier:
+    network.config.pad_token_id = tokenizer.pad_token_id
+    most = getattr(network.config, "max_position_embeddings", None) or max_length
+    return SequenceClassifier(network, tokenizer, min(max_length, most, tokenizer.model_max_length))
+
+
+def save_classifier(network: SequenceClassifier, folder: Path) -> None:
+    """Save what a sequence classifier is rebuilt from but for its weights: its configuration and its tokenizer."""
+    inner: Any = network.network
+    inner.config.save_pretrained(folder)
+    network.tokenizer.save_pretrained(folder)
+
+
+def rebuilt_classifier(
+    folder: Path, max_length: int = 128, attention: Literal["eager", "sdpa"] = "eager"
+) -> SequenceClassifier:
+    """The network of `save_classifier`, whose weights are yet to be loaded; the arguments are its own at training."""
+    transformers = _transformers(str(folder))
+    local = {"local_files_only": True, "trust_remote_code": False}
+    with _refused(str(folder), "sequence classifier"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
+        config = transformers.AutoConfig.from_pretrained(folder, **local)
+        network = transformers.AutoModelForSequenceClassification.from_config(
+            config, dtype=torch.float32, attn_implementation=attention, trust_remote_code=False
+        )
+    return _classifier(network, tokenizer, max_length)
+
+
+def _transformers(folder: str) -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise EvenlyError(
+            f"a model from {folder!r} needs transformers ({error}); run: pip install 'evenly[transformers]', "
+            "or use bag_of_words"
+        ) from None
+    return transformers
 
 
 @contextmanager
@@ -281,24 +312,29 @@ def encoded(data: Data, network: nn.Module) -> Data:
     """
     if not isinstance(data.train.inputs, Texts):
         return data
+    ids = dict(zip(data.splits, token_ids(network, *(split.inputs for split in data.splits.values())), strict=True))
+    longest = max(part.shape[1] for part in ids.values())
+    parts: dict[str, Any] = {}
+    for name, split in data.splits.items():
+        parts[name] = Split(
+            padded(network, ids[name], longest), split.labels, split.groups, split.attributes,
+            name=name, evaluation_groups=split.evaluation_groups, texts=split.texts,
+        )  # fmt: skip
+    return dataclasses.replace(data, **parts)
+
+
+def token_ids(network: nn.Module, *several: Any) -> list[Tensor]:
+    """The token ids (N, L) that the network reads of each of several `Texts`."""
     encode = getattr(network, "encode", None)
     if not callable(encode):
         raise EvenlyError(
             f"{type(network).__name__} cannot read texts, for it has no method encode(texts); give one that returns "
             "token ids (N, L), or use bag_of_words or hf:FOLDER"
         )
-    by = getattr(network, "encoding", None)
-    ids: dict[str, Tensor] = {}
-    for name, split in data.splits.items():
-        assert isinstance(split.inputs, Texts)
-        ids[name] = split.inputs.ids(encode, by)
-    longest = max(part.shape[1] for part in ids.values())
-    pad = int(getattr(network, "pad", 0))
-    parts: dict[str, Any] = {}
-    for name, split in data.splits.items():
-        part = F.pad(ids[name], (0, longest - ids[name].shape[1]), value=pad)
-        parts[name] = Split(
-            part, split.labels, split.groups, split.attributes,
-            name=name, evaluation_groups=split.evaluation_groups, texts=split.texts,
-        )  # fmt: skip
-    return dataclasses.replace(data, **parts)
+    by = getattr(network, "encoding", None)  # once, since a tokenizer notes how it was called last
+    return [texts.ids(encode, by) for texts in several]
+
+
+def padded(network: nn.Module, ids: Tensor, length: int) -> Tensor:
+    """Token ids (N, L), padded to `length` where they are shorter."""
+    return F.pad(ids, (0, max(0, length - ids.shape[1])), value=int(getattr(network, "pad", 0)))
