@@ -452,7 +452,8 @@ def methods(as_json: Json = False) -> None:
 
     show_list(
         {
-            name: with_options(m.summary, m.options) + (" (needs groups)" if m.needs_groups else "")
+            name: with_options(m.summary, {o.name: o.default for o in m.options.values()})
+            + (" (needs groups)" if m.needs_groups else "")
             for name, m in sorted(METHODS.items())
         },
         as_json,

@@ -32,15 +32,14 @@ import torch
 from evenly.cost_to_reach import is_erm_of, levels_reached, why_untold
 from evenly.data import Data
 from evenly.data.augment import Augment
-from evenly.engine import Fit, Run
 from evenly.engine.accuracy import intervals
 from evenly.engine.progress import Progress
-from evenly.engine.schedules import schedule as find_schedule
 from evenly.engine.side_by_side import side_by_side
 from evenly.errors import EvenlyError, unknown
 from evenly.experiment import (
     KINDS,
     Model,
+    Run,
     as_data,
     as_device,
     by_columns,
@@ -55,6 +54,7 @@ from evenly.files import holds_something, make_folder, read_json, write_json
 from evenly.methods import find
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.options import checked
+from evenly.settings import Settings
 from evenly.sweep import arm_name, checked_sweep, setting_kinds, values_for_all, values_of, varies
 
 METRICS = ("accuracy", "worst_group", "train_weighted", "worst_class")
@@ -320,8 +320,7 @@ class _Seed:
             plans.append((method, plan))
             builder(optimizer, **{name: plan[name] for name in ("lr", "momentum", "weight_decay", "rho")})
             Augment(plan["augment"])
-            course = find_schedule(plan["schedule"])
-            Fit(plan["epochs"], "sgd", course, plan["batch_size"], plan["select"], plan["evaluate_every"])
+            Settings(**{key: value for key, value in plan.items() if key not in ("model", "model_options")})
         check_inference(plans)
 
     def config(self) -> dict[str, Any]:

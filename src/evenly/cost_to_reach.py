@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from evenly.engine import Run
+from evenly.engine import Trained as Run
 from evenly.errors import EvenlyError
 
 ABOVE_ERM = (0.0, 0.05, 0.10, 0.15)

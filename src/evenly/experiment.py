@@ -12,27 +12,27 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from attrs import evolve
 from torch import nn
 from torch.optim import Optimizer
 
 from evenly.data import DATASETS, Data, Split, Texts, law_options, load, reader_options
-from evenly.engine import Fit, Run, measure
+from evenly.engine import Checkpoints, Fit, Observer, Trained, measure
 from evenly.engine.accuracy import intervals, usage
-from evenly.engine.batches import Batches, outputs_of
+from evenly.engine.batches import Batches
+from evenly.engine.evaluation import outputs_of
 from evenly.engine.folder import Folder
 from evenly.engine.precision import Precision
 from evenly.engine.progress import Progress
-from evenly.engine.run import Record
-from evenly.engine.schedules import schedule as find_schedule
 from evenly.errors import EvenlyError, EvenlyWarning, unknown
 from evenly.files import read_json, write_json
 from evenly.methods import METHODS, find, infer_groups
-from evenly.methods.inferred import Infer, rehearse
+from evenly.methods.inferred import Infer, by_class
 from evenly.models import MODELS, RECIPES, TEXT_MODELS, BagOfWords, Factory, encoded, factory
 from evenly.models import find as find_model
 from evenly.models.standardised import IMAGENET, Standardised, channel_moments
@@ -40,6 +40,7 @@ from evenly.models.texts import TEXT_RECIPES, find_text_model
 from evenly.optim.registry import ADAPTIVE, builder
 from evenly.options import checked, kinds_of, options_of
 from evenly.randomness import derive, isolated, reseed
+from evenly.settings import Execution, Settings
 
 Model = str | nn.Module | Callable[[], nn.Module]
 
@@ -86,6 +87,14 @@ MANY, FEW_EACH = 20, 10
 """More groups than so many, of fewer examples than so many on average, are worth a warning."""
 
 
+@dataclass
+class Run(Trained):
+    """What was trained, with its results and its folder."""
+
+    results: dict[str, Any] = field(default_factory=dict)
+    out: Path | None = None
+
+
 def train(
     model: Model | None = None,
     data: Data | str | Path | Any = None,
@@ -101,7 +110,6 @@ def train(
     data_options: dict[str, Any] | None = None,
     unit: float | None = None,
     progress: Callable[[float, str], None] | None = None,
-    reading: bool = False,
     record: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Run:
@@ -120,7 +128,6 @@ def train(
         out: the run's folder; a run that was interrupted there goes on, a finished one is read back.
         unit: the cost that is called 1.00x; that of ERM with the same settings where not given, for the epochs that it
             would take by the data's recipe where the method has its own.
-        reading: only read back what is finished in `out`, which is left as it is; refuse to train.
         record: what to look at as the network learns, and when: the options of `evenly.Recorder`, e.g.
             ``{"forgetting": True, "probes": ["background"], "every": 5}``. Goes into the history; `Run.record` has all.
         settings: epochs, batch_size (None: full batch; an epoch's last batch holds what is left, and a single example
@@ -141,9 +148,8 @@ def train(
         data = as_data(data, seed, data_options or {})
         chosen = find(method)
         plan, options = resolve(data, method, settings, model)
-        if not reading:
-            check_inference([(method, plan)])
-            _tell_of_many_groups(data)
+        check_inference([(method, plan)])
+        _tell_of_many_groups(data)
         model = plan["model"] if model is None else model
         if optimizer in ADAPTIVE and "rho" not in settings:
             plan["rho"] *= ADAPTIVE[optimizer]
@@ -173,36 +179,40 @@ def train(
             recorder = _recorder(record, data, fresh())
         rates = {key: plan[key] for key in ("lr", "momentum", "weight_decay", "rho")}
         with Progress(f"{data.name}: {method}, {config['optimizer']}", show=progress is None) as bar:
+            keep = None if out is None else Folder(out, config)
+            asked = Settings(**{key: value for key, value in plan.items() if key not in ("model", "model_options")})
             fit = Fit(
-                plan["epochs"], builder(optimizer, **rates), find_schedule(plan["schedule"]), plan["batch_size"],
-                plan["select"], plan["evaluate_every"], budget, seed, as_device(device), workers,
-                folder=None if out is None else Folder(out, config), progress=progress or bar, augment=plan["augment"],
-                precision=plan["precision"], capture=capture, reading=reading, patience=plan.get("patience"),
+                asked,
+                builder(optimizer, **rates),
+                seed=seed,
+                device=as_device(device),
+                execution=Execution(workers=workers, capture=capture),
+                checkpoints=None if keep is None else Checkpoints(keep.path, keep.make),
+                budget=budget,
                 record=recorder,
-            )  # fmt: skip
+                progress=progress or bar,
+            )
             shown, inferred = data, None
             with memory_explained(plan["batch_size"]):
                 if uses_inferred(method, plan):
-                    rehearse(chosen, fresh, data, fit, options)
+                    chosen.check(by_class(data), asked, options, seed)
                     inferred = infer_groups(fresh, data, fit, plan.get("infer", "useful"))
                     # to a method that asks for no groups they are part of the looks at validation
                     spent = inferred.cost if chosen.needs_groups else 0.0
-                    shown, fit = inferred.data, replace(fit, spent=spent, inferred=True)
-                    for doubt in [] if reading else inferred.doubts(fit.select):
+                    shown, fit = inferred.data, evolve(fit, spent=spent, inferred=True)
+                    for doubt in inferred.doubts(fit.select):
                         warnings.warn(doubt, EvenlyWarning, stacklevel=2)
-                run = chosen(fresh, shown, fit, **options)
+                run = Run(**vars(chosen(fresh, shown, fit, **options)))
+                run.out = None if keep is None else keep.path
                 if inferred is not None and not chosen.needs_groups:
                     run.evaluation_cost += inferred.cost
-        if reading and fit.folder is not None:
-            run.results = fit.folder.results or {}
-            return run
         with memory_explained(plan["batch_size"]):
             by_erm, _ = resolve(data, "erm", {name: value for name, value in settings.items() if name in KINDS}, model)
             run.results = _results(run, data, config, unit or erm_cost(data, by_erm["epochs"]))
             if inferred is not None:
-                run.results["inferred_groups"] = inferred.summary()
-        if fit.folder is not None:
-            _leave_behind(run, data, config, fit.folder)
+                run.results["inferred_groups"] = inferred.to_dict()
+        if keep is not None:
+            _leave_behind(run, data, config, keep)
     return run
 
 
@@ -245,7 +255,7 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
             )
         run = train(
             model["name"], data, method["name"], config["optimizer"], seed=seed, device="cpu", budget=config["budget"],
-            out=path, progress=lambda *_: None, reading=True, model_options=model["options"],
+            out=path, progress=lambda *_: None, model_options=model["options"],
             record=record, **settings, **method["options"],
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
@@ -253,7 +263,7 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
     return run, encoded(data, run.model), config
 
 
-def _recorder(record: Mapping[str, Any], data: Data, network: nn.Module) -> Callable[[Data], Record]:
+def _recorder(record: Mapping[str, Any], data: Data, network: nn.Module) -> Callable[[Data], Observer]:
     """What makes a recorder for a fit, each of which has its own; refused now if it cannot look at this network."""
     from evenly.diagnose.recording import Recorder
 
@@ -557,6 +567,6 @@ def _results(run: Run, data: Data, config: dict[str, Any], unit: float) -> dict[
             row[name]["group_intervals"] = intervals(row[name]["groups"], row[name]["group_counts"])
     if any("groups" in row[name] for name in data.splits):
         row["group_names"] = list(data.measured_names)
-    if run.shown is not None:
-        row["used"] = usage(run.shown, data)
+    if run.seen_counts is not None:
+        row["used"] = usage(run.seen_counts, data)
     return row

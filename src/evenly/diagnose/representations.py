@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from evenly.data.contract import Split
 from evenly.diagnose.passes import batches, run, split_of
 from evenly.diagnose.samples import check_model, in_eval_mode, tensor_of
-from evenly.engine.features import as_rows, last_linear
+from evenly.engine.evaluation import as_rows, last_linear
 from evenly.errors import EvenlyError, unknown
 from evenly.options import checks_options
 from evenly.randomness import derive

@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from evenly.errors import EvenlyError
-from evenly.files import atomic, holds_something, make_folder, read_json, write_json
+from evenly.files import holds_something, make_folder, read_json, write_json
 
 try:
     import fcntl
@@ -34,7 +30,6 @@ class Folder:
         self._held: int | None = None
         self.path = Path(path)
         self.config = json.loads(json.dumps(config))
-        self._synced = 0.0
         if self.path.exists() and not self.path.is_dir():
             raise EvenlyError(f"{self.path} is a file; give a folder as out")
         there = read_json(self.path / "config.json")
@@ -74,59 +69,6 @@ class Folder:
         """The finished run's results, or None while there are none."""
         found: dict[str, Any] | None = read_json(self.path / "results.json")
         return found
-
-    def save(self, stage: str, state: dict[str, Any]) -> None:
-        """Replace the checkpoint of a stage. It waits for the disk once a second at most: epochs can be short."""
-        sync = time.monotonic() - self._synced > 1
-        metrics = self.path / "metrics.jsonl"
-        if sync and metrics.exists():  # the checkpoint must not outlive, in a loss of power, the lines it counts on
-            with metrics.open("rb") as file:
-                os.fsync(file.fileno())
-        with atomic(self.path / "checkpoint" / f"{stage}.pt", sync) as file:
-            torch.save(state, file)
-        if sync:
-            self._synced = time.monotonic()
-
-    def load(self, stage: str) -> dict[str, Any] | None:
-        """The checkpoint of a stage, or None. Nothing in the file is executed."""
-        path = self.path / "checkpoint" / f"{stage}.pt"
-        if not path.exists():
-            return None
-        try:
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:
-            raise EvenlyError(
-                f"{path} is not a checkpoint of evenly ({type(error).__name__}); remove it to start over"
-            ) from error
-        return state
-
-    def append(self, row: dict[str, Any]) -> None:
-        """Add a line to the metrics."""
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
-
-    def rows(self) -> list[dict[str, Any]]:
-        """All whole lines of the metrics; a line that a kill cut short is left out."""
-        path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        rows = []
-        for line in lines:
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return rows
-
-    def rewind(self, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-        """Drop the lines that ran ahead of the checkpoint or were cut short; return what is left."""
-        path = self.path / "metrics.jsonl"
-        rows = [row for row in self.rows() if keep(row)]
-        self.make()
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        if not path.exists() or text != path.read_text():
-            with atomic(path) as file:
-                file.write(text.encode())
-        return rows
 
 
 def _asked(config: Any) -> Any:

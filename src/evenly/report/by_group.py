@@ -9,7 +9,7 @@ from typing import Any
 
 from evenly.comparison import Comparison
 from evenly.data.contract import Data
-from evenly.engine.run import Run
+from evenly.experiment import Run
 from evenly.report import figures, words
 from evenly.report.blocks import Cell, Panel, Panels, Row, Table
 from evenly.report.figures import Curve, Look

@@ -9,8 +9,8 @@ from typing import Any
 
 from evenly.comparison import Comparison
 from evenly.data.contract import Data
-from evenly.engine.run import Run, Selection
-from evenly.experiment import resolve
+from evenly.engine.trained import Selection
+from evenly.experiment import Run, resolve
 from evenly.files import read_json
 from evenly.report import by_group, figures, words
 from evenly.report.blocks import (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from evenly.data.contract import Data, Split
-from evenly.engine.run import Selection
+from evenly.engine.trained import Selection
 from evenly.randomness import generator
 from evenly.report.figures import is_image, thumbnail
 

@@ -17,8 +17,8 @@ from markupsafe import Markup
 from evenly import __version__
 from evenly.comparison import Comparison
 from evenly.data.contract import Data
-from evenly.engine.run import Run
 from evenly.errors import EvenlyError
+from evenly.experiment import Run
 from evenly.files import atomic
 from evenly.report import comparisons, single_run
 from evenly.report.blocks import Page, Prose, Section

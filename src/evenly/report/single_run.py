@@ -9,7 +9,8 @@ from typing import Any
 
 from evenly.data.contract import Data
 from evenly.engine.accuracy import intervals
-from evenly.engine.run import Run, Selection
+from evenly.engine.trained import Selection
+from evenly.experiment import Run
 from evenly.methods.early import FALLEN, SHRUNK, drop_has_shrunk
 from evenly.report import by_group, figures, words
 from evenly.report.blocks import Block, Cell, Panel, Panels, Prose, Row, Section, Settings, Table

@@ -8,22 +8,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from evenly.data.contract import Split
-from evenly.engine.batches import Batches, outputs_of
-from evenly.engine.features import features_of
+from evenly.engine.checkpoints import Row
+from evenly.engine.evaluation import features_on, outputs_on
 from evenly.engine.precision import Precision
 from evenly.files import atomic
-from evenly.randomness import derive, isolated
 
 FORWARD = 1 / 3
 """What a forward pass alone costs, in example-gradients."""
 
 
-class Record(Protocol):
-    """What looks at a network after every epoch of a fit, as `evenly.diagnose.recording.Recorder` does."""
+class Observer(Protocol):
+    """What measures a network after every epoch of a fit, as `evenly.diagnose.recording.Recorder` does."""
 
     def __call__(self, model: nn.Module, epoch: int) -> dict[str, float]: ...
 
@@ -34,7 +32,7 @@ class Record(Protocol):
 
 @dataclass
 class Selection:
-    """Which training examples a method singled out (indices into the training set), how often it shows them, why.
+    """Which training examples a method singled out (indices into the training set), how often an epoch has them, why.
 
     Args:
         indices: (M,).
@@ -50,7 +48,7 @@ class Selection:
 
     @property
     def factor(self) -> int:
-        """How often the examples chosen are shown per epoch; 1 where none are."""
+        """How often an epoch has the examples chosen; 1 where none are."""
         return int(self.times.max()) if len(self.times) else 1
 
     def save(self, path: Path) -> None:
@@ -61,16 +59,17 @@ class Selection:
 
 
 @dataclass
-class Run:
+class Trained:
     """A finished fit. `model` carries the weights that the selection rule chose; `history` has a row per epoch.
 
     `cost` is in example-gradients: one forward and backward pass of one example. A forward pass alone counts a third.
-    `shown` (N,) counts how often each training example was seen up to the epoch whose weights are kept, in this stage.
-    `record` is the recorder that was asked for (`evenly.train(..., record=...)`), with all that it has seen.
+    `seen_counts` (N,) is how often each training example was seen up to the epoch whose weights are kept, in this
+    stage. `record` is the observer that was asked for, with all that it has measured. `remarks` are what has to be
+    known of the weights beside their numbers, sentences without a full stop that a page may join.
     """
 
     model: nn.Module
-    history: list[dict[str, Any]]
+    history: list[Row]
     cost: float
     rule: str
     selected_epoch: int
@@ -78,13 +77,12 @@ class Run:
     evaluation_cost: float = 0.0
     seconds: float = 0.0
     selection: Selection | None = None
-    results: dict[str, Any] = field(default_factory=dict)
-    out: Path | None = None
     precision: Precision = "auto"
     step: str = "plain"
     workers: int = 0
-    shown: Tensor | None = None
+    seen_counts: Tensor | None = None
     record: Any = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def selected_cost(self) -> float:
@@ -94,14 +92,8 @@ class Run:
 
     def outputs(self, split: Split) -> Tensor:
         """The network's outputs on a split, in order, in eval mode, on the CPU."""
-        with isolated(derive(self.seed, "outputs", split.name)):
-            return outputs_of(self.model, self._batches(split)).cpu()
+        return outputs_on(self.model, split, self.seed, self.precision, self.workers)
 
     def features(self, split: Split) -> Tensor:
         """The network's penultimate activations on a split (N, D): the input of its last linear layer, as outputs."""
-        with isolated(derive(self.seed, "outputs", split.name)):
-            return features_of(self.model, self._batches(split))
-
-    def _batches(self, split: Split) -> Batches:
-        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
-        return Batches(split, None, device, self.workers, precision=self.precision)
+        return features_on(self.model, split, self.seed, self.precision, self.workers)
