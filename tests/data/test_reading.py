@@ -175,8 +175,7 @@ COMPOSITES = ("cifar-mnist", "fashion-mnist-mnist", "coloured-mnist")
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_image_sets_say_where_they_were_looked_for(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("EVENLY_DATA", raising=False)
+def test_image_sets_say_where_they_were_looked_for(name: str, tmp_path: Path) -> None:
     with pytest.raises(EvenlyError, match=rf"no folder is given for {name} .*EVENLY_DATA"):
         load(name)
     with pytest.raises(EvenlyError, match=str(tmp_path)):

@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evenly.data import images
+from evenly.data import benchmarks, digits, images, patches, spiral
 from evenly.data.arrays import npz
-from evenly.data.civilcomments import civilcomments
 from evenly.data.contract import Data, Split
-from evenly.data.digits import partial_digits, shortcut_digits
 from evenly.data.metadata import METADATA, read_rows
-from evenly.data.patches import PatchLaw, patches, spurious_patches
+from evenly.data.patches import PatchLaw
 from evenly.data.samplers import Everything, GroupBalanced, ProgressiveExpansion, Upsample
-from evenly.data.spiral import SpiralLaw, spiral
+from evenly.data.spiral import SpiralLaw
 from evenly.data.tables import table
 from evenly.data.texts import Texts
 from evenly.errors import EvenlyError, unknown
@@ -37,27 +35,12 @@ __all__ = [
 ]
 
 DATASETS: dict[str, Callable[..., Data]] = {
-    "patches": patches,
-    "spurious-patches": spurious_patches,
-    "spiral": spiral,
-    "shortcut-digits": shortcut_digits,
-    "partial-digits": partial_digits,
-    "cifar10": images.cifar10,
-    "cifar100": images.cifar100,
-    "stl10": images.stl10,
-    "cinic10": images.cinic10,
-    "tiny-imagenet": images.tiny_imagenet,
-    "mnist": images.mnist,
-    "fashion-mnist": images.fashion_mnist,
-    "cifar-mnist": images.cifar_mnist,
-    "fashion-mnist-mnist": images.fashion_mnist_mnist,
-    "coloured-mnist": images.coloured_mnist,
-    "waterbirds": images.waterbirds,
-    "celeba": images.celeba,
-    "pacs": images.pacs,
-    "office-home": images.office_home,
-    "vlcs": images.vlcs,
-    "civilcomments": civilcomments,
+    "patches": patches.patches,
+    "spurious-patches": patches.spurious_patches,
+    "spiral": spiral.spiral,
+    "shortcut-digits": digits.shortcut_digits,
+    "partial-digits": digits.partial_digits,
+    **benchmarks.READERS,
 }
 
 

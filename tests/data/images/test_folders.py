@@ -1,4 +1,4 @@
-"""The user's folder per class, CINIC-10 and Tiny-ImageNet: what is read in which order, and what is refused."""
+"""The user's folder per class: what is read in which order, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from evenly import EvenlyError
-from evenly.data.images import cinic10, image_folder, tiny_imagenet
-
-CINIC = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+from evenly.data.images import image_folder
 
 
 def picture(path: Path, value: int, size: tuple[int, int] = (4, 3), mode: str = "RGB") -> None:
@@ -251,78 +248,3 @@ def test_links_inside_the_folder_and_to_it_are_followed_but_not_in_circles(tmp_p
     (root / "b" / "loop").symlink_to(root / "b")
     with pytest.raises(EvenlyError, match="is a link to a folder that contains it"):
         image_folder(root)
-
-
-def test_reads_cinic10(tmp_path: Path) -> None:
-    number, expected = 0, {"train": [], "valid": [], "test": []}
-    for part, count in (("train", 2), ("valid", 1), ("test", 1)):
-        for label, name in enumerate(CINIC):
-            for i in range(count):
-                picture(tmp_path / "CINIC-10" / part / name / f"cifar10-{i}.png", number, (32, 32), "L")
-                expected[part].append((number, label))
-                number += 1
-    data = cinic10(tmp_path)
-    for name, part in (("train", "train"), ("validation", "valid"), ("test", "test")):
-        split = data.splits[name]
-        assert split.example_shape == (3, 32, 32)
-        assert list(zip(numbers(split), split.labels.tolist(), strict=True)) == expected[part]
-    assert tuple(data.class_names) == CINIC
-    assert dict(data.recipe) == {"model": "preact_resnet18", "augment": "basic", "normalise": "data"}
-    picture(tmp_path / "CINIC-10" / "train" / "zebra" / "0.png", 0, (32, 32))
-    with pytest.raises(EvenlyError, match=r"has not CIFAR-10's ten classes \(see 'zebra'\)"):
-        cinic10(tmp_path)
-    with pytest.raises(EvenlyError, match="cinic10 is not there: looked for train in"):
-        cinic10(tmp_path / "elsewhere")
-
-
-WNIDS = ("n03", "n01", "n02")
-
-
-def write_tiny(root: Path) -> list[int]:
-    """Three classes in unsorted order; validation images in another order than their labels; one gray image."""
-    root.mkdir()
-    (root / "wnids.txt").write_text("\n".join(WNIDS) + "\n")
-    (root / "words.txt").write_text("n01\tgoldfish, Carassius\nn02\tcrane\nn03\tcrane, bird\nn99\tunused\n")
-    number = 0
-    for wnid in sorted(WNIDS):
-        for i in range(5):
-            picture(root / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", 0, (64, 64))
-            number += 1
-        (root / "train" / wnid / f"{wnid}_boxes.txt").write_text("n01_0.JPEG\t0\t0\t63\t63\n")
-    labels = [2, 0, 1, 1, 2]
-    lines = []
-    for i, label in enumerate(labels):
-        value = 50 * i
-        picture_of = np.full((64, 64) if i == 0 else (64, 64, 3), value, np.uint8)
-        (root / "val" / "images").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture_of).save(root / "val" / "images" / f"val_{i}.JPEG", quality=100)
-        lines.append(f"val_{i}.JPEG\t{sorted(WNIDS)[label]}\t0\t0\t62\t62")
-    (root / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
-    picture(root / "test" / "images" / "test_0.JPEG", 0, (64, 64))
-    return labels
-
-
-def test_reads_tiny_imagenet_with_its_annotations(tmp_path: Path) -> None:
-    labels = write_tiny(tmp_path / "tiny-imagenet-200")
-    data = tiny_imagenet(tmp_path)
-    assert data.train.labels.tolist() == [0] * 5 + [1] * 5 + [2] * 5
-    assert data.test.labels.tolist() == labels
-    assert data.test.example_shape == (3, 64, 64)
-    assert data.test.inputs.float().mean((1, 2, 3)).round().tolist() == [0, 50, 100, 150, 200]
-    assert list(data.class_names) == ["goldfish", "n02", "n03"], "a word that two classes share names neither"
-    assert set(data.splits) == {"train", "test"}
-    assert dict(data.recipe) == {"model": "preact_resnet18", "augment": "basic", "normalise": "data"}
-    held = tiny_imagenet(tmp_path, validation=0.2)
-    assert held.validation.labels.tolist() == [0, 1, 2]
-    assert len(held.train) == 12
-
-
-def test_refuses_annotations_that_do_not_fit(tmp_path: Path) -> None:
-    write_tiny(tmp_path / "tiny")
-    path = tmp_path / "tiny" / "val" / "val_annotations.txt"
-    path.write_text("val_0.JPEG\tn01\t0\t0\t1\t1\nval_1.JPEG\tn98\t0\t0\t1\t1\n")
-    with pytest.raises(EvenlyError, match=r"line 2 of .* names class 'n98'"):
-        tiny_imagenet(tmp_path / "tiny")
-    path.write_text("../../../secret.JPEG\tn01\t0\t0\t1\t1\n")
-    with pytest.raises(EvenlyError, match=r"line 1 of .* lies outside"):
-        tiny_imagenet(tmp_path / "tiny")

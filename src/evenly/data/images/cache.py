@@ -14,16 +14,15 @@ import hashlib
 import json
 import math
 import os
+import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
-
-from evenly.data.images.places import whole_file
 
 FOLDER = ".evenly-cache"
 VERSION = 2
@@ -146,3 +145,19 @@ def _write(places: Sequence[Path], manifest: Mapping[str, Any], made: Kept) -> N
         except OSError:
             continue
         return
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file that is there whole or not at all; several processes may write the same one, the last wins."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    partial = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.chmod(0o644)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -16,8 +16,8 @@ from typing import IO, Any, cast
 import numpy as np
 import torch
 
+from evenly.data.benchmarks.places import found
 from evenly.data.images.parts import FEW_STROKES, ImageData, Images, benchmark
-from evenly.data.images.places import found
 from evenly.errors import EvenlyError
 
 FASHION_CLASSES = (

@@ -11,7 +11,7 @@ from PIL import Image
 
 from evenly import EvenlyError
 from evenly.data import load
-from evenly.data.images import waterbirds
+from evenly.data.benchmarks.waterbirds import waterbirds
 
 HEADER = "img_id,img_filename,y,split,place,place_filename"
 

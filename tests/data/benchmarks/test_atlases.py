@@ -16,7 +16,8 @@ import torch
 from PIL import Image
 
 from evenly import EvenlyError
-from evenly.data.images import atlases, cifar10
+from evenly.data.benchmarks import atlases
+from evenly.data.benchmarks.cifar import cifar10
 
 FILES = (*(f"train_{i}.webp" for i in range(5)), "test.webp")
 COLUMNS, ROWS = 5, 2

@@ -15,7 +15,7 @@ from torch import nn
 import evenly
 from evenly import EvenlyError
 from evenly.data import load
-from evenly.data.images import office_home, pacs, target_parts, vlcs
+from evenly.data.benchmarks.domains import office_home, pacs, target_parts, vlcs
 
 CASES = {
     "pacs": (pacs, "PACS", ("art_painting", "cartoon", "photo", "sketch"), "sketch"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from evenly import EvenlyError
-from evenly.data.images import stl10
+from evenly.data.benchmarks.stl import stl10
 
 
 def write(folder: Path) -> dict[str, tuple[np.ndarray, list[int]]]:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from evenly.data.benchmarks.places import VARIABLE
 from evenly.data.images.parts import Integers
-from evenly.data.images.places import VARIABLE
 from evenly.data.metadata import grouped, read_rows, splits_in
 from evenly.data.tables import TableData, in_splits
 from evenly.errors import EvenlyError

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from evenly.data.benchmarks.places import found
+from evenly.data.benchmarks.rows import SPLITS, files_in, meant, read_spaced
 from evenly.data.images.decoding import Decoded, Squeezed, decode_zip
 from evenly.data.images.listing import Listing, assembled
 from evenly.data.images.parts import GROUPED, ImageData, Integers, ranks
-from evenly.data.images.places import found
-from evenly.data.images.rows import SPLITS, files_in, meant, read_spaced
 from evenly.data.metadata import read_rows
 from evenly.errors import EvenlyError, unknown
 

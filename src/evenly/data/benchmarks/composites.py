@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from evenly.data.benchmarks.cifar import CIFAR10_CLASSES, cifar10
+from evenly.data.benchmarks.idx import FASHION_CLASSES, fashion_mnist, mnist
 from evenly.data.contract import Split
-from evenly.data.images.cifar import CIFAR10_CLASSES, cifar10
-from evenly.data.images.idx import FASHION_CLASSES, fashion_mnist, mnist
 from evenly.data.images.parts import FEW_STROKES, ImageData, Integers, share_of
 from evenly.errors import EvenlyError
 from evenly.randomness import derive

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from evenly.data.benchmarks.places import found
 from evenly.data.images.parts import PHOTOGRAPHS, ImageData, Images, benchmark
-from evenly.data.images.places import found
 from evenly.errors import EvenlyError
 
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")

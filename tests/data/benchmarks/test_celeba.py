@@ -15,7 +15,8 @@ from PIL import Image
 
 from evenly import EvenlyError
 from evenly.data import load
-from evenly.data.images import celeba, decoding
+from evenly.data.benchmarks.celeba import celeba
+from evenly.data.images import decoding
 
 NAMES = ["Bald", "Blond_Hair", "Male", "Smiling", "Young"]
 COUNT = 30

@@ -1,4 +1,4 @@
-"""Image tests leave nothing in the user's own cache and find no data but what they write."""
+"""Small published data sets that several readers share."""
 
 from __future__ import annotations
 
@@ -6,17 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user-cache")))
-
-
-@pytest.fixture(autouse=True)
-def _no_data(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if Path(request.path).name != "test_real.py":
-        monkeypatch.delenv("EVENLY_DATA", raising=False)
 
 
 def _idx(values: np.ndarray) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from evenly import EvenlyError
-from evenly.data.images import fashion_mnist, mnist
+from evenly.data.benchmarks.idx import fashion_mnist, mnist
 
 NAMES = {
     ("train", "images"): "train-images-idx3-ubyte",

@@ -1,13 +1,10 @@
-"""Where a data set's files are looked for, and files written whole or not at all."""
+"""Where a published data set's files are looked for."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from evenly.errors import EvenlyError
 
@@ -75,20 +72,4 @@ def _how_to_download(name: str, folder: str) -> str:
     if name in PUBLISHERS:
         return f"get it: {PUBLISHERS[name]}"
     call = f"download('{name}', {folder!r})"
-    return f'download it: python -c "from evenly.data.images import download; {call}"'
-
-
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file that is there whole or not at all; several processes may write the same one, the last wins."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
-    partial = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.chmod(0o644)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    return f'download it: python -c "from evenly.data.benchmarks import download; {call}"'

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from evenly.data.images.atlases import cifar10_atlases
+from evenly.data.benchmarks.atlases import cifar10_atlases
+from evenly.data.benchmarks.places import found
 from evenly.data.images.parts import PHOTOGRAPHS, ImageData, Images, Integers, benchmark
-from evenly.data.images.places import found
 from evenly.errors import EvenlyError
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]

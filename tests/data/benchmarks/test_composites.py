@@ -13,7 +13,7 @@ from torch import nn
 import evenly
 from evenly import EvenlyError
 from evenly.data import load
-from evenly.data.images import cifar_mnist, fashion_mnist_mnist
+from evenly.data.benchmarks.composites import cifar_mnist, fashion_mnist_mnist
 
 CASES = {
     "cifar-mnist": (cifar_mnist, "cifar10", "cifar", 2),

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from evenly.data.benchmarks.places import found
+from evenly.data.benchmarks.rows import SPLITS, YES_OR_NO, files_in, meant
 from evenly.data.images.decoding import Squeezed
 from evenly.data.images.listing import Listing, assembled
 from evenly.data.images.parts import GROUPED, ImageData
-from evenly.data.images.places import found
-from evenly.data.images.rows import SPLITS, YES_OR_NO, files_in, meant
 from evenly.data.metadata import read_rows
 
 CLASSES = ("landbird", "waterbird")

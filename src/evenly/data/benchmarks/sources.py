@@ -13,7 +13,8 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from evenly.data.images.places import place_of, whole_file
+from evenly.data.benchmarks.places import place_of
+from evenly.data.images.cache import whole_file
 from evenly.errors import EvenlyError, unknown
 
 CHUNK = 1 << 20

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from evenly.data.benchmarks.idx import mnist
 from evenly.data.contract import Split
-from evenly.data.images.idx import mnist
 from evenly.data.images.parts import FEW_STROKES, ImageData, Integers, ranks
 from evenly.errors import EvenlyError
 

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
+from evenly.data.benchmarks.atlases import decode_atlases
+from evenly.data.benchmarks.places import found
 from evenly.data.contract import Data, Split
-from evenly.data.images.atlases import decode_atlases
 from evenly.data.images.decoding import Decoded, Squeezed
 from evenly.data.images.folders import folders_in, images_in
 from evenly.data.images.listing import Listing, assembled
 from evenly.data.images.parts import GROUPED, ImageData, held_out, share_of
-from evenly.data.images.places import found
 from evenly.errors import EvenlyError, unknown
 
 PACS = ("art_painting", "cartoon", "photo", "sketch")

@@ -11,7 +11,7 @@ import torch
 
 from evenly import EvenlyError
 from evenly.data import load
-from evenly.data.images import coloured_mnist
+from evenly.data.benchmarks.coloured import coloured_mnist
 
 
 def read(sources: Any, **options: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from evenly import EvenlyError
-from evenly.data.images import cifar10, cifar100
+from evenly.data.benchmarks.cifar import cifar10, cifar100
 
 PER_FILE = 20
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

@@ -9,18 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from evenly.data.images import (
-    celeba,
-    cifar10,
-    cifar_mnist,
-    coloured_mnist,
-    fashion_mnist,
-    fashion_mnist_mnist,
-    mnist,
-    pacs,
-    target_parts,
-)
-from evenly.data.images.download import SOURCES
+from evenly.data.benchmarks.celeba import celeba
+from evenly.data.benchmarks.cifar import cifar10
+from evenly.data.benchmarks.coloured import coloured_mnist
+from evenly.data.benchmarks.composites import cifar_mnist, fashion_mnist_mnist
+from evenly.data.benchmarks.domains import pacs, target_parts
+from evenly.data.benchmarks.idx import fashion_mnist, mnist
+from evenly.data.benchmarks.sources import SOURCES
 
 DATA = os.environ.get("EVENLY_DATA")
 

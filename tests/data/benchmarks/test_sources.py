@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from evenly import EvenlyError
-from evenly.data.images import download
-from evenly.data.images.download import SOURCES, Source, fetch
-from evenly.data.images.places import whole_file
+from evenly.data.benchmarks import download
+from evenly.data.benchmarks.sources import SOURCES, Source, fetch
+from evenly.data.images.cache import whole_file
 
 CONTENT = bytes(range(256)) * 9000  # more than one chunk
 
