@@ -1,24 +1,20 @@
 """Small published data sets that several readers share."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 
-def _idx(values: np.ndarray) -> bytes:
+def _idx(values):
     return bytes([0, 0, 8, values.ndim]) + b"".join(side.to_bytes(4, "big") for side in values.shape) + values.tobytes()
 
 
 class Sources:
     """Small MNIST, Fashion-MNIST and CIFAR-10 under one folder; every image is noise, so that it can be told again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
-        self.images: dict[tuple[str, str], np.ndarray] = {}
-        self.labels: dict[tuple[str, str], np.ndarray] = {}
+        self.images = {}
+        self.labels = {}
         random = np.random.default_rng(0)
         for number, name in enumerate(("mnist", "fashion-mnist", "cifar10")):
             (folder / name).mkdir(parents=True)
@@ -41,12 +37,12 @@ class Sources:
             for file, some in zip(files, np.array_split(records, len(files)), strict=True):
                 (folder / "cifar10" / file).write_bytes(some.tobytes())
 
-    def where(self, name: str, part: str, images: np.ndarray) -> list[int]:
+    def where(self, name, part, images):
         """The places in storage of images of a source's shape."""
         place = {image.tobytes(): i for i, image in enumerate(self.images[name, part])}
         return [place[np.ascontiguousarray(image).tobytes()] for image in images]
 
 
 @pytest.fixture(scope="session")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+def sources(tmp_path_factory):
     return Sources(tmp_path_factory.mktemp("sources"))

@@ -1,14 +1,10 @@
 """CIFAR-10 from atlases is decoded once; a cache that is damaged, stale or another's is noticed and made again."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +19,12 @@ FILES = (*(f"train_{i}.webp" for i in range(5)), "test.webp")
 COLUMNS, ROWS = 5, 2
 
 
-def tiles(number: int) -> np.ndarray:
+def tiles(number):
     """The ten images (10, 3, 32, 32) of one file."""
     return np.random.default_rng(number).integers(0, 256, (COLUMNS * ROWS, 3, 32, 32), dtype=np.uint8)
 
 
-def save(path: Path, number: int) -> None:
+def save(path, number):
     atlas = np.zeros((ROWS * 32, COLUMNS * 32, 3), np.uint8)
     for i, image in enumerate(tiles(number)):
         row, column = divmod(i, COLUMNS)
@@ -36,7 +32,7 @@ def save(path: Path, number: int) -> None:
     Image.fromarray(atlas).save(path, lossless=True, quality=0, method=0)
 
 
-def written(folder: Path, start: int = 0) -> Path:
+def written(folder, start=0):
     folder.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(FILES):
         save(folder / name, start + number)
@@ -45,24 +41,24 @@ def written(folder: Path, start: int = 0) -> Path:
     return folder
 
 
-def expected(start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def expected(start=0):
     train = np.concatenate([tiles(start + number) for number in range(5)])
     return torch.from_numpy(train), torch.from_numpy(tiles(start + 5))
 
 
-def is_as_written(folder: Path, start: int = 0) -> bool:
+def is_as_written(folder, start=0):
     data, (train, test) = cifar10(folder), expected(start)
     labels = data.train.labels.tolist() == [i % 10 for i in range(50)] and data.test.labels.tolist() == list(range(10))
     return torch.equal(data.train.inputs, train) and torch.equal(data.test.inputs, test) and labels
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def decoded(monkeypatch):
     """The names of the atlases that were decoded."""
-    seen: list[str] = []
+    seen = []
     original = atlases.read_atlas
 
-    def counted(path: Path) -> Any:
+    def counted(path):
         seen.append(path.name)
         return original(path)
 
@@ -70,7 +66,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_atlases_are_decoded_once(tmp_path: Path, decoded: list[str]) -> None:
+def test_atlases_are_decoded_once(tmp_path, decoded):
     folder = written(tmp_path / "cifar10")
     assert is_as_written(folder)
     assert sorted(decoded) == sorted(FILES)
@@ -83,26 +79,26 @@ def test_atlases_are_decoded_once(tmp_path: Path, decoded: list[str]) -> None:
     assert kept == [".json", ".json", ".npy", ".npy"], "nothing else is left behind"
 
 
-def test_splits_and_subsets_are_the_same_from_the_cache(tmp_path: Path) -> None:
+def test_splits_and_subsets_are_the_same_from_the_cache(tmp_path):
     folder = written(tmp_path)
     first, again = (cifar10(folder, validation=0.25, n=40, seed=4) for _ in range(2))
     assert first.fingerprint() == again.fingerprint()
     assert (len(again.train), len(again.validation), len(again.test)) == (30, 10, 10)
 
 
-def manifest_of(folder: Path, file: str) -> Path:
+def manifest_of(folder, file):
     """The manifest that lists a file."""
     paths = (folder / ".evenly-cache").glob("*.json")
     return next(path for path in paths if file in [name for name, *_ in json.loads(path.read_text())["files"]])
 
 
-def flip(path: Path, at: int) -> None:
+def flip(path, at):
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
 
 
-def swap_arrays(folder: Path) -> None:
+def swap_arrays(folder):
     train, test = (manifest_of(folder, name).with_suffix(".npy") for name in ("train_0.webp", "test.webp"))
     spare = train.with_suffix(".spare")
     train.rename(spare)
@@ -110,17 +106,17 @@ def swap_arrays(folder: Path) -> None:
     spare.rename(test)
 
 
-def rewrite(folder: Path, **changes: Any) -> None:
+def rewrite(folder, **changes):
     path = manifest_of(folder, "train_0.webp")
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def touch(folder: Path) -> None:
+def touch(folder):
     path = folder / "train_3.webp"
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
 
 
-DAMAGED: dict[str, tuple[Callable[[Path], Any], int]] = {
+DAMAGED = {
     "a pixel of the training images": (lambda f: flip(manifest_of(f, "train_0.webp").with_suffix(".npy"), -9), 5),
     "a pixel of the test images": (lambda f: flip(manifest_of(f, "test.webp").with_suffix(".npy"), -9), 1),
     "the array's header": (lambda f: flip(manifest_of(f, "test.webp").with_suffix(".npy"), 30), 1),
@@ -137,7 +133,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Any], int]] = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_cache_is_made_again(tmp_path: Path, decoded: list[str], case: str) -> None:
+def test_a_damaged_cache_is_made_again(tmp_path, decoded, case):
     damage, again = DAMAGED[case]
     folder = written(tmp_path)
     cifar10(folder)
@@ -148,7 +144,7 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, decoded: list[str], case:
     assert len(decoded) == len(FILES) + again, "what was made again is used"
 
 
-def test_a_stale_cache_and_one_of_another_folder_are_noticed(tmp_path: Path) -> None:
+def test_a_stale_cache_and_one_of_another_folder_are_noticed(tmp_path):
     ours, theirs = written(tmp_path / "ours"), written(tmp_path / "theirs", 100)
     assert is_as_written(ours)
     assert is_as_written(theirs, 100)
@@ -161,7 +157,7 @@ def test_a_stale_cache_and_one_of_another_folder_are_noticed(tmp_path: Path) -> 
     assert is_as_written(ours, 200)
 
 
-def test_a_manifest_never_vouches_for_the_array_of_other_files(tmp_path: Path) -> None:
+def test_a_manifest_never_vouches_for_the_array_of_other_files(tmp_path):
     """As left by two processes that wrote at once, before and after the files were changed and put back."""
     folder = written(tmp_path / "cifar10")
     cifar10(folder)
@@ -177,7 +173,7 @@ def test_a_manifest_never_vouches_for_the_array_of_other_files(tmp_path: Path) -
     assert is_as_written(folder)
 
 
-def test_a_folder_marked_read_only_is_left_as_it_is_also_by_root(tmp_path: Path, decoded: list[str]) -> None:
+def test_a_folder_marked_read_only_is_left_as_it_is_also_by_root(tmp_path, decoded):
     folder = written(tmp_path / "cifar10")
     folder.chmod(0o555)
     try:
@@ -200,7 +196,7 @@ def test_a_folder_marked_read_only_is_left_as_it_is_also_by_root(tmp_path: Path,
         Path(os.environ["XDG_CACHE_HOME"]).chmod(0o755)
 
 
-def test_a_cache_in_a_folder_since_marked_read_only_is_read(tmp_path: Path, decoded: list[str]) -> None:
+def test_a_cache_in_a_folder_since_marked_read_only_is_read(tmp_path, decoded):
     folder = written(tmp_path / "cifar10")
     cifar10(folder)
     folder.chmod(0o555)
@@ -211,7 +207,7 @@ def test_a_cache_in_a_folder_since_marked_read_only_is_read(tmp_path: Path, deco
         folder.chmod(0o755)
 
 
-def test_the_labels_are_read_every_time(tmp_path: Path) -> None:
+def test_the_labels_are_read_every_time(tmp_path):
     folder = written(tmp_path)
     cifar10(folder)
     np.save(folder / "test_labels.npy", np.arange(10, dtype=np.uint8)[::-1].copy())
@@ -221,7 +217,7 @@ def test_the_labels_are_read_every_time(tmp_path: Path) -> None:
         cifar10(folder)
 
 
-def _load_often(job: tuple[Path, int]) -> bool:
+def _load_often(job):
     """Load several times; the first of the processes destroys what it finds between its turns."""
     folder, number = job
     torch.set_num_threads(1)
@@ -235,7 +231,7 @@ def _load_often(job: tuple[Path, int]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_several_processes_at_once_all_read_the_right_images(tmp_path: Path) -> None:
+def test_several_processes_at_once_all_read_the_right_images(tmp_path):
     folder = written(tmp_path)
     with multiprocessing.get_context("fork").Pool(3) as pool:
         right = pool.map_async(_load_often, [(folder, number) for number in range(3)], chunksize=1)

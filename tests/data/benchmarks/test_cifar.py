@@ -1,13 +1,8 @@
 """CIFAR-10 and CIFAR-100 from small files of the official layouts; a pickle that would run code is refused."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import struct
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,22 +16,22 @@ PER_FILE = 20
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 
-def batch(number: int, classes: int = 10, count: int = PER_FILE) -> tuple[np.ndarray, list[int]]:
+def batch(number, classes=10, count=PER_FILE):
     """Images (N, 3, 32, 32) that differ in every file, channel, row and column, and labels that are not sorted."""
     pixels = np.random.default_rng(number).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
     return pixels, [(7 * i + number) % classes for i in range(count)]
 
 
-def python2_pickle(content: dict[str, Any], fortran: bool = False) -> bytes:
+def python2_pickle(content, fortran=False):
     """What Python 2's cPickle wrote with protocol 2: texts are byte strings, an array is rebuilt from a raw one."""
 
-    def text(value: bytes) -> bytes:
+    def text(value):
         return b"U" + bytes([len(value)]) + value if len(value) < 256 else b"T" + struct.pack("<i", len(value)) + value
 
-    def number(value: int) -> bytes:
+    def number(value):
         return b"K" + bytes([value]) if value < 256 else b"J" + struct.pack("<i", value)
 
-    def array(value: np.ndarray) -> bytes:
+    def array(value):
         kind = (
             b"cnumpy\ndtype\n"
             + text(b"u1")
@@ -51,7 +46,7 @@ def python2_pickle(content: dict[str, Any], fortran: bool = False) -> bytes:
             empty + b"(K\x01" + number(value.shape[0]) + number(value.shape[1]) + b"\x86" + kind + order + raw + b"tb"
         )
 
-    def item(value: Any) -> bytes:
+    def item(value):
         if isinstance(value, np.ndarray):
             return array(value)
         if isinstance(value, list):
@@ -62,33 +57,33 @@ def python2_pickle(content: dict[str, Any], fortran: bool = False) -> bytes:
     return b"\x80\x02}(" + pairs + b"u."
 
 
-def python3_pickle(content: dict[str, Any]) -> bytes:
+def python3_pickle(content):
     """The same re-saved by Python 3 with byte keys: bytes are written as latin-1 texts to be encoded."""
     return pickle.dumps({key.encode(): value for key, value in content.items()}, protocol=2)
 
 
-def write_cifar10(folder: Path, write: Callable[[Path, int, np.ndarray, list[int]], None]) -> None:
+def write_cifar10(folder, write):
     for number in range(6):
         pixels, labels = batch(number)
         write(folder / ("test_batch" if number == 5 else f"data_batch_{number + 1}"), number, pixels, labels)
 
 
-def as_pickle(dump: Callable[[dict[str, Any]], bytes]) -> Callable[[Path, int, np.ndarray, list[int]], None]:
-    def write(path: Path, number: int, pixels: np.ndarray, labels: list[int]) -> None:
+def as_pickle(dump):
+    def write(path, number, pixels, labels):
         content = {"batch_label": f"batch {number}", "labels": labels, "data": pixels.reshape(-1, 3072)}
         path.write_bytes(dump(content))
 
     return write
 
 
-def as_records(path: Path, number: int, pixels: np.ndarray, labels: list[int]) -> None:
+def as_records(path, number, pixels, labels):
     rows = b"".join(bytes([label]) + image.tobytes() for label, image in zip(labels, pixels, strict=True))
     path.with_suffix(".bin").write_bytes(rows)
 
 
-def write_atlases(folder: Path) -> None:
+def write_atlases(folder):
     """Tiles in 4 rows of 5."""
-    labels: dict[str, list[int]] = {"train": [], "test": []}
+    labels = {"train": [], "test": []}
     for number in range(6):
         pixels, label = batch(number)
         atlas = np.zeros((4 * 32, 5 * 32, 3), np.uint8)
@@ -103,7 +98,7 @@ def write_atlases(folder: Path) -> None:
         np.save(folder / f"{part}_labels.npy", np.array(values, np.uint8))
 
 
-LAYOUTS: dict[str, tuple[str, Callable[[Path], None]]] = {
+LAYOUTS = {
     "pickles of Python 2": ("cifar-10-batches-py", lambda f: write_cifar10(f, as_pickle(python2_pickle))),
     "column-major pickles": (
         "cifar-10-batches-py",
@@ -116,7 +111,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], None]]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_reads_cifar10_in_its_official_order(tmp_path: Path, layout: str) -> None:
+def test_reads_cifar10_in_its_official_order(tmp_path, layout):
     inner, write = LAYOUTS[layout]
     (tmp_path / inner).mkdir(exist_ok=True)
     write(tmp_path / inner)
@@ -134,7 +129,7 @@ def test_reads_cifar10_in_its_official_order(tmp_path: Path, layout: str) -> Non
         assert torch.equal(cifar10(tmp_path / inner).train.inputs, data.train.inputs)
 
 
-def cifar100_batch(number: int) -> tuple[np.ndarray, list[int], list[int]]:
+def cifar100_batch(number):
     pixels, fine = batch(number, classes=6)
     return pixels, fine, [label // 2 for label in fine]
 
@@ -142,7 +137,7 @@ def cifar100_batch(number: int) -> tuple[np.ndarray, list[int], list[int]]:
 FINE, COARSE = ["apple", "bear", "cup", "door", "eel", "fox"], ["first", "second", "third"]
 
 
-def write_cifar100(folder: Path, layout: str) -> None:
+def write_cifar100(folder, layout):
     folder.mkdir()
     for number, name in enumerate(("train", "test")):
         pixels, fine, coarse = cifar100_batch(number)
@@ -160,7 +155,7 @@ def write_cifar100(folder: Path, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["pickles", "records"])
-def test_reads_cifar100_with_its_superclasses(tmp_path: Path, layout: str) -> None:
+def test_reads_cifar100_with_its_superclasses(tmp_path, layout):
     write_cifar100(tmp_path / ("cifar-100-binary" if layout == "records" else "cifar-100-python"), layout)
     data = cifar100(tmp_path)
     for number, split in enumerate((data.train, data.test)):
@@ -173,12 +168,12 @@ def test_reads_cifar100_with_its_superclasses(tmp_path: Path, layout: str) -> No
     assert dict(data.recipe) == {"model": "preact_resnet34", "augment": "basic", "normalise": "data"}
 
 
-def small(folder: Path) -> Path:
+def small(folder):
     write_cifar10(folder, as_records)
     return folder
 
 
-def test_validation_is_a_stratified_part_of_train_drawn_from_the_seed(tmp_path: Path) -> None:
+def test_validation_is_a_stratified_part_of_train_drawn_from_the_seed(tmp_path):
     whole, data = cifar10(small(tmp_path)), cifar10(tmp_path, validation=0.2, seed=3)
     assert data.train.labels.bincount().tolist() == [8] * 10
     assert data.validation.labels.bincount().tolist() == [2] * 10
@@ -192,7 +187,7 @@ def test_validation_is_a_stratified_part_of_train_drawn_from_the_seed(tmp_path: 
     assert torch.equal(data.test.inputs, whole.test.inputs)
 
 
-def test_n_takes_that_many_images_evenly_over_the_classes(tmp_path: Path) -> None:
+def test_n_takes_that_many_images_evenly_over_the_classes(tmp_path):
     whole, data = cifar10(small(tmp_path)), cifar10(tmp_path, n=35)
     assert len(data.train) == 35
     assert set(data.train.labels.bincount().tolist()) == {3, 4}
@@ -206,21 +201,21 @@ def test_n_takes_that_many_images_evenly_over_the_classes(tmp_path: Path) -> Non
 class Creates:
     """Unpickled by Python itself, this would make a folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return os.mkdir, (str(self.path),)
 
 
 class Evaluates(Creates):
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return eval, (f"__import__('os').mkdir({str(self.path)!r})",)
 
 
 @pytest.mark.parametrize("hostile", [Creates, Evaluates])
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_pickle_that_would_run_code_is_refused_by_name(tmp_path: Path, hostile: Any, protocol: int) -> None:
+def test_a_pickle_that_would_run_code_is_refused_by_name(tmp_path, hostile, protocol):
     write_cifar10(tmp_path, as_pickle(python2_pickle))
     trace = tmp_path / "trace"
     content = pickle.dumps({b"labels": [0], b"data": hostile(trace)}, protocol=protocol)
@@ -242,7 +237,7 @@ GLOBALS = {
 
 
 @pytest.mark.parametrize("case", GLOBALS)
-def test_nothing_else_is_admitted(tmp_path: Path, case: str) -> None:
+def test_nothing_else_is_admitted(tmp_path, case):
     write_cifar10(tmp_path, as_pickle(python2_pickle))
     opcode, name = GLOBALS[case]
     (tmp_path / "data_batch_1").write_bytes(b"\x80\x02" + opcode + b".")
@@ -250,7 +245,7 @@ def test_nothing_else_is_admitted(tmp_path: Path, case: str) -> None:
         cifar10(tmp_path)
 
 
-def test_the_stand_ins_cannot_be_changed_from_a_pickle(tmp_path: Path) -> None:
+def test_the_stand_ins_cannot_be_changed_from_a_pickle(tmp_path):
     write_cifar10(tmp_path, as_pickle(python2_pickle))
     for name in (b"cnumpy\ndtype\n", b"cnumpy\nndarray\n", b"c_codecs\nencode\n"):
         changed = b"\x80\x02" + name + b"N}U\x05arrayK\x01s\x86b."  # attributes to set on the thing itself
@@ -261,12 +256,12 @@ def test_the_stand_ins_cannot_be_changed_from_a_pickle(tmp_path: Path) -> None:
     assert len(cifar10(tmp_path).train) == 100
 
 
-def replaced(**changes: Any) -> bytes:
+def replaced(**changes):
     pixels, labels = batch(0)
     return python2_pickle({"labels": labels, "data": pixels.reshape(-1, 3072)} | changes)
 
 
-DAMAGED: dict[str, tuple[bytes, str]] = {
+DAMAGED = {
     "cut short": (replaced()[:-900], "cannot be read as a CIFAR pickle"),
     "empty": (b"", "cannot be read as a CIFAR pickle"),
     "a list": (b"\x80\x02].", "holds a list"),
@@ -281,7 +276,7 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_pickle_is_refused(tmp_path: Path, case: str) -> None:
+def test_a_damaged_pickle_is_refused(tmp_path, case):
     write_cifar10(tmp_path, as_pickle(python2_pickle))
     content, message = DAMAGED[case]
     (tmp_path / "data_batch_1").write_bytes(content)
@@ -290,7 +285,7 @@ def test_a_damaged_pickle_is_refused(tmp_path: Path, case: str) -> None:
     assert "data_batch_1" in str(refusal.value)
 
 
-def test_damaged_records_and_atlases_are_refused(tmp_path: Path) -> None:
+def test_damaged_records_and_atlases_are_refused(tmp_path):
     path = small(tmp_path) / "data_batch_3.bin"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(EvenlyError, match=r"data_batch_3.bin has 61459 bytes, not records of 3073"):
@@ -315,14 +310,14 @@ def test_damaged_records_and_atlases_are_refused(tmp_path: Path) -> None:
         cifar10(atlases)
 
 
-def test_atlases_alone_may_be_larger_than_pillows_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atlases_alone_may_be_larger_than_pillows_limit(tmp_path, monkeypatch):
     write_atlases(tmp_path)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     assert len(cifar10(tmp_path).train) == 100
     assert Image.MAX_IMAGE_PIXELS == 100
 
 
-def test_says_where_it_looked_and_how_to_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_says_where_it_looked_and_how_to_download(tmp_path, monkeypatch):
     with pytest.raises(EvenlyError, match=r"EVENLY_DATA is not set; give folder=.*download\('cifar10', 'FOLDER'\)"):
         cifar10()
     monkeypatch.setenv("EVENLY_DATA", str(tmp_path))
@@ -340,12 +335,12 @@ def test_says_where_it_looked_and_how_to_download(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("options", [{"validation": 1.0}, {"validation": -0.1}, {"n": 9}, {"n": 101}])
-def test_refuses_shares_and_numbers_that_cannot_be(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_refuses_shares_and_numbers_that_cannot_be(tmp_path, options):
     (name, value), *_ = options.items()
     with pytest.raises(EvenlyError, match=f"{name} {value} (is not a share|cannot be used)"):
         cifar10(small(tmp_path), **options)
 
 
-def test_refuses_a_validation_share_without_every_class(tmp_path: Path) -> None:
+def test_refuses_a_validation_share_without_every_class(tmp_path):
     with pytest.raises(EvenlyError, match=r"validation 0.01 of 100 cifar10 images leaves a class without"):
         cifar10(small(tmp_path), validation=0.01)

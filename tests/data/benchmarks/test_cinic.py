@@ -1,9 +1,5 @@
 """CINIC-10 from a small folder of its layout."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from PIL import Image
 
@@ -12,13 +8,13 @@ from evenly.data.benchmarks.cifar import CIFAR10_CLASSES
 from evenly.data.benchmarks.cinic import cinic10
 
 
-def picture(path: Path, value: int) -> None:
+def picture(path, value):
     """A gray image whose every pixel is its own number."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("L", (32, 32), value).save(path)
 
 
-def test_reads_cinic10(tmp_path: Path) -> None:
+def test_reads_cinic10(tmp_path):
     number, expected = 0, {"train": [], "valid": [], "test": []}
     for part, count in (("train", 2), ("valid", 1), ("test", 1)):
         for label, name in enumerate(CIFAR10_CLASSES):
@@ -34,7 +30,7 @@ def test_reads_cinic10(tmp_path: Path) -> None:
     assert tuple(data.class_names) == CIFAR10_CLASSES
     assert dict(data.recipe) == {"model": "preact_resnet18", "augment": "basic", "normalise": "data"}
     picture(tmp_path / "CINIC-10" / "train" / "zebra" / "0.png", 0)
-    with pytest.raises(EvenlyError, match=r"has not CIFAR-10's ten classes \(see 'zebra'\)"):
+    with pytest.raises(EvenlyError, match=r"does not have CIFAR-10's ten classes \(see 'zebra'\)"):
         cinic10(tmp_path)
-    with pytest.raises(EvenlyError, match="cinic10 is not there: looked for train in"):
+    with pytest.raises(EvenlyError, match="cinic10 was not found: searched for train in"):
         cinic10(tmp_path / "elsewhere")

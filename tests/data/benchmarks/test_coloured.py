@@ -1,9 +1,6 @@
 """Coloured MNIST from a small MNIST: strokes in one channel, and every share counted."""
 
-from __future__ import annotations
-
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,15 +11,15 @@ from evenly.data import load
 from evenly.data.benchmarks.coloured import coloured_mnist
 
 
-def read(sources: Any, **options: Any) -> Any:
+def read(sources, **options):
     return coloured_mnist(sources.folder / "mnist", **options)
 
 
-def columns(split: Any) -> dict[str, np.ndarray]:
+def columns(split):
     return {"label": split.labels.numpy()} | {key: column.numpy() for key, column in split.attributes.items()}
 
 
-def test_strokes_are_red_or_green_and_all_else_black(sources: Any) -> None:
+def test_strokes_are_red_or_green_and_all_else_black(sources):
     data = read(sources, seed=3)
     seen = {"train": [], "test": []}
     for split in data.splits.values():
@@ -51,9 +48,7 @@ def test_strokes_are_red_or_green_and_all_else_black(sources: Any) -> None:
         ({"correlations": [1.0, 0.7, 0.0], "noise": 0.1}, (0.1, (1.0, 0.7, 0.0), 0.1)),
     ],
 )
-def test_noise_and_colours_have_their_shares_in_every_environment(
-    sources: Any, options: dict[str, Any], rates: tuple[float, tuple[float, ...], float]
-) -> None:
+def test_noise_and_colours_have_their_shares_in_every_environment(sources, options, rates):
     noise, correlations, last = rates
     data = read(sources, seed=1, validation=0.3, **options)
     for split in data.splits.values():
@@ -73,7 +68,7 @@ def test_noise_and_colours_have_their_shares_in_every_environment(
                 assert abs(against[some].sum() - rate * some.sum()) <= 1
 
 
-def test_the_seed_decides_and_names_are_given(sources: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seed_decides_and_names_are_given(sources, monkeypatch):
     first, again, other = (read(sources, seed=seed) for seed in (1, 1, 2))
     assert first.fingerprint() == again.fingerprint() != other.fingerprint()
     assert (len(first.train), len(first.validation), len(first.test)) == (500, 100, 200)
@@ -90,18 +85,18 @@ def test_the_seed_decides_and_names_are_given(sources: Any, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"noise": 1.1}, r"noise 1.1 is not a share; give numbers in \[0, 1\]"),
-        ({"correlations": (0.9, -1.0)}, "correlations -1.0 is not a share"),
-        ({"test_correlation": 2}, "test_correlation 2 is not a share"),
-        ({"correlations": ()}, "correlations is empty; give one number for each training environment"),
+        ({"noise": 1.1}, "noise must be a share from 0 to 1, got 1.1"),
+        ({"correlations": (0.9, -1.0)}, "correlations must be a share from 0 to 1, got -1.0"),
+        ({"test_correlation": 2}, "test_correlation must be a share from 0 to 1, got 2"),
+        ({"correlations": ()}, "correlations must not be empty; give a number for each training environment"),
         ({"validation": -1}, "validation -1 is not a share to hold out"),
     ],
 )
-def test_options_that_cannot_be_are_refused(sources: Any, options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_be_are_refused(sources, options, message):
     with pytest.raises(EvenlyError, match=message):
         read(sources, **options)
 
 
-def test_missing_files_are_named_with_the_way_to_get_them(tmp_path: Any) -> None:
-    with pytest.raises(EvenlyError, match=r"mnist is not there: looked for train-images.*download it"):
+def test_missing_files_are_named_with_the_way_to_get_them(tmp_path):
+    with pytest.raises(EvenlyError, match=r"mnist was not found: searched for train-images.*download it"):
         coloured_mnist(tmp_path)

@@ -1,10 +1,6 @@
 """MNIST and Fashion-MNIST from small idx files, packed and not."""
 
-from __future__ import annotations
-
 import gzip
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,16 +17,16 @@ NAMES = {
 }
 
 
-def content(part: str, count: int = 20) -> tuple[np.ndarray, list[int]]:
+def content(part, count=20):
     images = np.random.default_rng(len(part)).integers(0, 256, (count, 28, 28), dtype=np.uint8)
     return images, [(3 * i) % 10 for i in range(count)]
 
 
-def idx(values: bytes, *shape: int) -> bytes:
+def idx(values, *shape):
     return bytes([0, 0, 8, len(shape)]) + b"".join(side.to_bytes(4, "big") for side in shape) + values
 
 
-def write(folder: Path, packed: bool) -> Path:
+def write(folder, packed):
     for part in ("train", "test"):
         images, labels = content(part)
         files = {"images": idx(images.tobytes(), 20, 28, 28), "labels": idx(bytes(labels), 20)}
@@ -44,7 +40,7 @@ def write(folder: Path, packed: bool) -> Path:
 @pytest.mark.parametrize(
     ("read", "name", "first"), [(mnist, "mnist", "0"), (fashion_mnist, "fashion-mnist", "T-shirt/top")]
 )
-def test_reads_images_and_labels(tmp_path: Path, read: Callable, name: str, first: str, packed: bool) -> None:
+def test_reads_images_and_labels(tmp_path, read, name, first, packed):
     data = read(write(tmp_path, packed))
     for part, split in data.splits.items():
         images, labels = content(part)
@@ -57,22 +53,26 @@ def test_reads_images_and_labels(tmp_path: Path, read: Callable, name: str, firs
     assert len(read(tmp_path, validation=0.5).validation) == 10
 
 
-def test_looks_in_the_shared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_in_the_shared_folder(tmp_path, monkeypatch):
     (tmp_path / "fashion-mnist").mkdir()
     write(tmp_path / "fashion-mnist", packed=True)
     monkeypatch.setenv("EVENLY_DATA", str(tmp_path))
     assert len(fashion_mnist().train) == 20
-    with pytest.raises(EvenlyError, match=r"mnist is not there: looked for train-images-idx3-ubyte"):
+    with pytest.raises(EvenlyError, match=r"mnist was not found: searched for train-images-idx3-ubyte"):
         mnist()
 
 
 IMAGES = content("train")[0].tobytes()
-DAMAGED: dict[str, tuple[str, bytes, str]] = {
+DAMAGED = {
     "cut short": ("images", idx(IMAGES[:-1], 20, 28, 28), "holds fewer than its 15680 values"),
     "too long": ("images", idx(IMAGES + b"\0", 20, 28, 28), "holds more than its 15680 values"),
-    "two dimensions": ("images", idx(IMAGES, 20, 784), "is no idx file of 3 dimensions"),
-    "of floats": ("images", b"\0\0\x0d\x03" + idx(IMAGES, 20, 28, 28)[4:], "is no idx file of 3 dimensions"),
-    "a header cut short": ("images", bytes([0, 0, 8, 3, 0]), "is no idx file of 3 dimensions"),
+    "two dimensions": ("images", idx(IMAGES, 20, 784), "is not an idx file of bytes in 3"),
+    "of floats": (
+        "images",
+        b"\0\0\x0d\x03" + idx(IMAGES, 20, 28, 28)[4:],
+        "is not an idx file of bytes in 3",
+    ),
+    "a header cut short": ("images", bytes([0, 0, 8, 3, 0]), "is not an idx file of bytes in 3"),
     "an absurd claim": ("images", idx(b"", 2**31, 2**31, 28), "claims .* bytes"),
     "fewer labels": ("labels", idx(bytes(range(10)), 10), "has 20 images and 10 labels"),
     "a label of 10": ("labels", idx(bytes([10] * 20), 20), "has the label 10"),
@@ -81,7 +81,7 @@ DAMAGED: dict[str, tuple[str, bytes, str]] = {
 
 @pytest.mark.parametrize("case", DAMAGED)
 @pytest.mark.parametrize("packed", [True, False])
-def test_refuses_damaged_files(tmp_path: Path, case: str, packed: bool) -> None:
+def test_refuses_damaged_files(tmp_path, case, packed):
     kind, raw, message = DAMAGED[case]
     name = NAMES["train", kind] + ".gz" * packed
     (write(tmp_path, packed) / name).write_bytes(gzip.compress(raw) if packed else raw)
@@ -90,7 +90,7 @@ def test_refuses_damaged_files(tmp_path: Path, case: str, packed: bool) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_refuses_damaged_packing(tmp_path: Path) -> None:
+def test_refuses_damaged_packing(tmp_path):
     path = write(tmp_path, packed=True) / "train-images-idx3-ubyte.gz"
     whole = path.read_bytes()
     for damaged in (whole[:-20], b"nothing packed", whole[:2000] + b"\0\1\2\3" + whole[2004:]):

@@ -1,7 +1,5 @@
 """The published data itself, where the environment variable EVENLY_DATA names a folder that holds it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path
@@ -20,12 +18,12 @@ from evenly.data.benchmarks.sources import SOURCES
 DATA = os.environ.get("EVENLY_DATA")
 
 
-def needs(name: str) -> pytest.MarkDecorator:
+def needs(name):
     there = DATA is not None and (Path(DATA) / name).is_dir()
     return pytest.mark.skipif(not there, reason=f"needs {name} in the folder that EVENLY_DATA names")
 
 
-def moments(images: torch.Tensor) -> tuple[list[float], list[float]]:
+def moments(images):
     """Mean and standard deviation of each channel, pixels in [0, 1], from counts of the 256 values: exact."""
     counts = torch.stack([images[:, c].flatten().bincount(minlength=256) for c in range(images.shape[1])]).double()
     values = torch.arange(256, dtype=torch.float64) / 255
@@ -35,7 +33,7 @@ def moments(images: torch.Tensor) -> tuple[list[float], list[float]]:
 
 
 @needs("cifar10")
-def test_cifar10_is_the_published_one_in_its_order(tmp_path: Path) -> None:
+def test_cifar10_is_the_published_one_in_its_order(tmp_path):
     for path in (Path(str(DATA)) / "cifar10").iterdir():  # links, so that the cache is not written beside the files
         if not path.name.startswith("."):
             (tmp_path / path.name).symlink_to(path)
@@ -58,7 +56,7 @@ def test_cifar10_is_the_published_one_in_its_order(tmp_path: Path) -> None:
 
 
 @needs("mnist")
-def test_mnist_is_the_published_one() -> None:
+def test_mnist_is_the_published_one():
     data = mnist(validation=1 / 6)
     assert (len(data.train), len(data.validation), len(data.test)) == (50_000, 10_000, 10_000)
     whole = mnist()
@@ -69,7 +67,7 @@ def test_mnist_is_the_published_one() -> None:
 
 
 @needs("fashion-mnist")
-def test_fashion_mnist_is_the_published_one() -> None:
+def test_fashion_mnist_is_the_published_one():
     data = fashion_mnist()
     mean, std = moments(data.train.inputs)
     assert (round(mean[0], 4), round(std[0], 4)) == (0.2860, 0.3530)
@@ -80,14 +78,14 @@ def test_fashion_mnist_is_the_published_one() -> None:
 
 
 @needs("fashion-mnist")
-def test_the_checksums_of_fashion_mnist_are_those_of_its_files() -> None:
+def test_the_checksums_of_fashion_mnist_are_those_of_its_files():
     for source in SOURCES["fashion-mnist"]:
         content = (Path(str(DATA)) / "fashion-mnist" / source.url.rsplit("/", 1)[1]).read_bytes()
         assert hashlib.md5(content).hexdigest() == source.checksum
 
 
 @needs("celeba10k")
-def test_celeba_has_the_published_groups_and_81_blond_men() -> None:
+def test_celeba_has_the_published_groups_and_81_blond_men():
     if (Path(str(DATA)) / "celeba").exists():
         pytest.skip("EVENLY_DATA has the official CelebA, which comes before its first 10,000 images")
     seen = {seed: celeba(seed=seed) for seed in (0, 1)}
@@ -103,7 +101,7 @@ def test_celeba_has_the_published_groups_and_81_blond_men() -> None:
 
 
 @needs("pacs128")
-def test_pacs_has_the_published_counts() -> None:
+def test_pacs_has_the_published_counts():
     data = pacs(target="photo")
     assert data.test.labels.bincount().tolist() == [189, 202, 182, 186, 199, 280, 432]
     assert (data.train.groups.bincount() + data.validation.groups.bincount()).tolist() == [2048, 2344, 0, 3929]
@@ -115,7 +113,7 @@ def test_pacs_has_the_published_counts() -> None:
 
 @needs("cifar10")
 @needs("mnist")
-def test_cifar_mnist_joins_the_published_images() -> None:
+def test_cifar_mnist_joins_the_published_images():
     data = cifar_mnist()
     assert [split.labels.bincount().tolist() for split in data.splits.values()] == [[4500] * 2, [500] * 2, [980] * 2]
     one, zero = (data.train.inputs[data.train.labels == k][:, :, :32].float() for k in (1, 0))
@@ -125,14 +123,14 @@ def test_cifar_mnist_joins_the_published_images() -> None:
 
 @needs("fashion-mnist")
 @needs("mnist")
-def test_fashion_mnist_mnist_joins_the_published_images() -> None:
+def test_fashion_mnist_mnist_joins_the_published_images():
     data = fashion_mnist_mnist()
     assert [split.labels.bincount().tolist() for split in data.splits.values()] == [[5258] * 5, [584] * 5, [980] * 5]
     assert data.class_names == ["T-shirt/top", "trouser", "pullover", "dress", "coat"]
 
 
 @needs("mnist")
-def test_coloured_mnist_has_the_published_sizes_and_rates() -> None:
+def test_coloured_mnist_has_the_published_sizes_and_rates():
     data = coloured_mnist()
     assert [len(split) for split in data.splits.values()] == [50_000, 10_000, 10_000]
     for split, environments in ((data.train, {0: 0.9, 1: 0.8}), (data.test, {2: 0.1})):

@@ -1,16 +1,11 @@
 """Downloads from a server on this machine: kept only with the right checksum, whole or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,18 +18,18 @@ CONTENT = bytes(range(256)) * 9000  # more than one chunk
 
 
 @pytest.fixture
-def server() -> Iterator[tuple[str, dict[str, bytes]]]:
+def server():
     files = {"/file.bin": CONTENT}
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             body = files.get(self.path)
             self.send_response(404 if body is None else 200)
             self.send_header("Content-Length", str(len(body or b"") + (100 if self.path == "/short.bin" else 0)))
             self.end_headers()
             self.wfile.write(body or b"")
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
@@ -46,21 +41,21 @@ def server() -> Iterator[tuple[str, dict[str, bytes]]]:
 
 
 @pytest.mark.parametrize("kind", ["md5", "sha256"])
-def test_a_file_is_kept_if_its_checksum_is_right(tmp_path: Path, server: Any, kind: str) -> None:
+def test_a_file_is_kept_if_its_checksum_is_right(tmp_path, server, kind):
     fetch(f"{server[0]}/file.bin", tmp_path / "file.bin", hashlib.new(kind, CONTENT).hexdigest().upper())
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
     assert [path.name for path in tmp_path.iterdir()] == ["file.bin"]
 
 
 @pytest.mark.parametrize("length", [32, 64])
-def test_another_checksum_is_refused_and_nothing_kept(tmp_path: Path, server: Any, length: int) -> None:
-    with pytest.raises(EvenlyError, match=f"not the published {'0' * length}; nothing was kept") as refusal:
+def test_another_checksum_is_refused_and_nothing_kept(tmp_path, server, length):
+    with pytest.raises(EvenlyError, match=f"not the published {'0' * length}; nothing was stored") as refusal:
         fetch(f"{server[0]}/file.bin", tmp_path / "file.bin", "0" * length)
     assert hashlib.new("md5" if length == 32 else "sha256", CONTENT).hexdigest() in str(refusal.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_download_leaves_what_was_there(tmp_path: Path, server: Any) -> None:
+def test_a_failed_download_leaves_what_was_there(tmp_path, server):
     (tmp_path / "file.bin").write_text("before")
     server[1]["/short.bin"] = CONTENT
     for path in ("/file.bin", "/absent.bin", "/short.bin"):
@@ -78,21 +73,21 @@ def test_a_failed_download_leaves_what_was_there(tmp_path: Path, server: Any) ->
         ("http://127.0.0.1:1/x", "abc", "checksum 'abc' is neither md5"),
     ],
 )
-def test_refuses_in_one_line(tmp_path: Path, url: str, checksum: str, message: str) -> None:
+def test_refuses_in_one_line(tmp_path, url, checksum, message):
     with pytest.raises(EvenlyError, match=message) as refusal:
         fetch(url, tmp_path / "x", checksum)
     assert "\n" not in str(refusal.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_written_beside_its_place_and_then_moved(tmp_path: Path) -> None:
+def test_a_file_is_written_beside_its_place_and_then_moved(tmp_path):
     with whole_file(tmp_path / "file") as file:
         file.write(b"half")
         assert [path.suffix for path in tmp_path.iterdir()] == [".partial"]
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def archive(kind: str, names: tuple[str, ...]) -> bytes:
+def archive(kind, names):
     buffer = io.BytesIO()
     if kind == "zip":
         with zipfile.ZipFile(buffer, "w") as packed:
@@ -106,7 +101,7 @@ def archive(kind: str, names: tuple[str, ...]) -> bytes:
     return buffer.getvalue()
 
 
-def offered(server: Any, monkeypatch: pytest.MonkeyPatch, **files: bytes) -> None:
+def offered(server, monkeypatch, **files):
     """Let "cifar10" be downloaded from these files."""
     sources = []
     for key, content in files.items():
@@ -116,9 +111,7 @@ def offered(server: Any, monkeypatch: pytest.MonkeyPatch, **files: bytes) -> Non
     monkeypatch.setitem(SOURCES, "cifar10", tuple(sources))
 
 
-def test_archives_are_unpacked_and_other_files_moved(
-    tmp_path: Path, server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archives_are_unpacked_and_other_files_moved(tmp_path, server, monkeypatch):
     offered(
         server,
         monkeypatch,
@@ -131,13 +124,11 @@ def test_archives_are_unpacked_and_other_files_moved(
     found = {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*") if path.is_file()}
     assert found == {"inner/one": "inner/one", "inner/two": "inner/two", "three": "three", "c.gz": "as it is"}
     assert [path.name for path in place.parent.iterdir()] == ["place"]
-    with pytest.raises(EvenlyError, match="is there already; remove it"):
+    with pytest.raises(EvenlyError, match="exists already; remove it"):
         download("cifar10", place)
 
 
-def test_goes_to_the_shared_folder_and_takes_an_empty_one(
-    tmp_path: Path, server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_goes_to_the_shared_folder_and_takes_an_empty_one(tmp_path, server, monkeypatch):
     offered(server, monkeypatch, c_gz=b"as it is")
     with pytest.raises(EvenlyError, match="EVENLY_DATA is not set"):
         download("cifar10")
@@ -146,9 +137,7 @@ def test_goes_to_the_shared_folder_and_takes_an_empty_one(
     assert (download("cifar10") / "c.gz").read_bytes() == b"as it is"
 
 
-def test_nothing_is_left_of_a_download_that_failed(
-    tmp_path: Path, server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_of_a_download_that_failed(tmp_path, server, monkeypatch):
     offered(server, monkeypatch, a_gz=b"one", b_gz=b"two")
     del server[1]["/b.gz"]
     with pytest.raises(EvenlyError, match=r"b.gz cannot be downloaded"):
@@ -160,17 +149,17 @@ def test_nothing_is_left_of_a_download_that_failed(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_refuses_a_place_that_cannot_be_and_a_name_that_is_not(tmp_path: Path) -> None:
+def test_refuses_a_place_that_cannot_be_and_a_name_that_is_not(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EvenlyError, match="cifar10 cannot be stored in"):
         download("cifar10", tmp_path / "file" / "below")
-    with pytest.raises(EvenlyError, match="is there already"):
+    with pytest.raises(EvenlyError, match="exists already"):
         download("cifar10", tmp_path / "file")
     with pytest.raises(EvenlyError, match="no data set to download is called 'cifar11'; did you mean 'cifar10'"):
         download("cifar11", tmp_path)
 
 
-def test_every_source_has_a_checksum_and_a_name_of_its_own() -> None:
+def test_every_source_has_a_checksum_and_a_name_of_its_own():
     sources = [source for group in SOURCES.values() for source in group]
     assert all(len(source.checksum) in (32, 64) and int(source.checksum, 16) for source in sources)
     assert len({source.checksum for source in sources}) == len(sources) == 13

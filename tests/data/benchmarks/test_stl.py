@@ -1,9 +1,5 @@
 """STL-10 from small files of its binary layout."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +8,7 @@ from evenly import EvenlyError
 from evenly.data.benchmarks.stl import stl10
 
 
-def write(folder: Path) -> dict[str, tuple[np.ndarray, list[int]]]:
+def write(folder):
     """The images as (N, 3, 96, 96), written pixel by pixel as the format says, column by column; labels from 1."""
     folder.mkdir(exist_ok=True)
     parts = {}
@@ -31,7 +27,7 @@ def write(folder: Path) -> dict[str, tuple[np.ndarray, list[int]]]:
     return parts
 
 
-def test_reads_columns_as_columns(tmp_path: Path) -> None:
+def test_reads_columns_as_columns(tmp_path):
     parts = write(tmp_path / "stl10_binary")
     data = stl10(tmp_path, seed=1)
     for name, split in data.splits.items():
@@ -43,7 +39,7 @@ def test_reads_columns_as_columns(tmp_path: Path) -> None:
     assert len(stl10(tmp_path / "stl10_binary", validation=0.5).validation) == 10
 
 
-def test_refuses_damaged_files(tmp_path: Path) -> None:
+def test_refuses_damaged_files(tmp_path):
     write(tmp_path)
     labels = (tmp_path / "train_y.bin").read_bytes()
     (tmp_path / "train_y.bin").write_bytes(labels[:-1])

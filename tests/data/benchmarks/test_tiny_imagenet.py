@@ -1,9 +1,5 @@
 """Tiny-ImageNet from a small folder of its layout."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,12 +10,12 @@ from evenly.data.benchmarks.tiny_imagenet import tiny_imagenet
 WNIDS = ("n03", "n01", "n02")
 
 
-def picture(path: Path, *shape: int, value: int = 0) -> None:
+def picture(path, *shape, value=0):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.full(shape or (64, 64, 3), value, np.uint8)).save(path, quality=100)
 
 
-def write_tiny(root: Path) -> list[int]:
+def write_tiny(root):
     """Three classes in unsorted order; validation images in another order than their labels; one gray image."""
     root.mkdir()
     (root / "wnids.txt").write_text("\n".join(WNIDS) + "\n")
@@ -37,7 +33,7 @@ def write_tiny(root: Path) -> list[int]:
     return labels
 
 
-def test_reads_tiny_imagenet_with_its_annotations(tmp_path: Path) -> None:
+def test_reads_tiny_imagenet_with_its_annotations(tmp_path):
     labels = write_tiny(tmp_path / "tiny-imagenet-200")
     data = tiny_imagenet(tmp_path)
     assert data.train.labels.tolist() == [0] * 5 + [1] * 5 + [2] * 5
@@ -52,7 +48,7 @@ def test_reads_tiny_imagenet_with_its_annotations(tmp_path: Path) -> None:
     assert len(held.train) == 12
 
 
-def test_refuses_annotations_that_do_not_fit(tmp_path: Path) -> None:
+def test_refuses_annotations_that_do_not_fit(tmp_path):
     write_tiny(tmp_path / "tiny")
     path = tmp_path / "tiny" / "val" / "val_annotations.txt"
     path.write_text("val_0.JPEG\tn01\t0\t0\t1\t1\nval_1.JPEG\tn98\t0\t0\t1\t1\n")

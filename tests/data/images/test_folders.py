@@ -1,11 +1,6 @@
 """The user's folder per class: what is read in which order, and what is refused."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +10,7 @@ from evenly import EvenlyError
 from evenly.data.images import image_folder
 
 
-def picture(path: Path, value: int, size: tuple[int, int] = (4, 3), mode: str = "RGB") -> None:
+def picture(path, value, size=(4, 3), mode="RGB"):
     """An image whose upper left pixel is its own number."""
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.new(mode, size)
@@ -23,11 +18,11 @@ def picture(path: Path, value: int, size: tuple[int, int] = (4, 3), mode: str = 
     image.save(path)
 
 
-def numbers(split: Any) -> list[int]:
+def numbers(split):
     return split.inputs[:, 0, 0, 0].tolist()
 
 
-def per_class(root: Path, counts: dict[str, int], start: int = 0) -> Path:
+def per_class(root, counts, start=0):
     for name, count in counts.items():
         for i in range(count):
             picture(root / name / f"{i:02}.png", start)
@@ -35,7 +30,7 @@ def per_class(root: Path, counts: dict[str, int], start: int = 0) -> Path:
     return root
 
 
-def test_a_folder_per_class_is_split_60_20_20_within_every_class(tmp_path: Path) -> None:
+def test_a_folder_per_class_is_split_60_20_20_within_every_class(tmp_path):
     data = image_folder(per_class(tmp_path, {"dog": 10, "ant": 20}), seed=1)
     assert list(data.class_names) == ["ant", "dog"]
     assert data.train.inputs.dtype == torch.uint8
@@ -52,7 +47,7 @@ def test_a_folder_per_class_is_split_60_20_20_within_every_class(tmp_path: Path)
 
 
 @pytest.mark.parametrize("validation", ["val", "valid", "validation", "Val"])
-def test_folders_of_splits_are_followed_in_order_of_name(tmp_path: Path, validation: str) -> None:
+def test_folders_of_splits_are_followed_in_order_of_name(tmp_path, validation):
     for start, part in ((0, "train"), (20, validation), (40, "test")):
         per_class(tmp_path / part, {"a": 2, "b": 3}, start)
     data = image_folder(tmp_path)
@@ -66,7 +61,7 @@ def test_folders_of_splits_are_followed_in_order_of_name(tmp_path: Path, validat
         image_folder(tmp_path, validation=0.5)
 
 
-def test_a_share_of_given_training_images_is_held_out_on_request_only(tmp_path: Path) -> None:
+def test_a_share_of_given_training_images_is_held_out_on_request_only(tmp_path):
     per_class(tmp_path / "train", {"a": 10, "b": 20})
     per_class(tmp_path / "test", {"a": 1, "b": 1}, 100)
     assert set(image_folder(tmp_path).splits) == {"train", "test"}
@@ -76,7 +71,7 @@ def test_a_share_of_given_training_images_is_held_out_on_request_only(tmp_path: 
     assert numbers(data.test) == [100, 101]
 
 
-def test_a_share_that_leaves_a_class_out_says_to_hold_out_another(tmp_path: Path) -> None:
+def test_a_share_that_leaves_a_class_out_says_to_hold_out_another(tmp_path):
     per_class(tmp_path / "train", {"a": 2, "b": 20})
     per_class(tmp_path / "test", {"a": 1, "b": 1}, 100)
     message = r"class 'a' has no image in the validation split .* \(train 2, validation 0, test 1\); hold out another"
@@ -84,11 +79,11 @@ def test_a_share_that_leaves_a_class_out_says_to_hold_out_another(tmp_path: Path
         image_folder(tmp_path, validation=0.1)
 
 
-def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+def test_a_class_may_be_called_train(tmp_path):
     assert list(image_folder(per_class(tmp_path, {"train": 5, "car": 5})).class_names) == ["car", "train"]
 
 
-def test_other_files_and_hidden_folders_are_passed_over_and_deeper_folders_read(tmp_path: Path) -> None:
+def test_other_files_and_hidden_folders_are_passed_over_and_deeper_folders_read(tmp_path):
     per_class(tmp_path, {"a": 5, "b/deep": 3, "b/deeper/still": 3})
     picture(tmp_path / ".hidden" / "x.png", 99)
     picture(tmp_path / "__MACOSX" / "x.png", 99)
@@ -101,69 +96,69 @@ def test_other_files_and_hidden_folders_are_passed_over_and_deeper_folders_read(
     assert list(data.class_names) == ["a", "b"]
 
 
-def no_images(root: Path) -> None:
+def no_images(root):
     (root / "a").mkdir()
     (root / "a" / "notes.txt").write_text("no image")
 
 
-def missing_in_validation(root: Path) -> None:
+def missing_in_validation(root):
     for part, counts in {"train": {"a": 2, "b": 2}, "val": {"a": 2}, "test": {"a": 1, "b": 1}}.items():
         per_class(root / part, counts)
 
 
-def missing_in_test(root: Path) -> None:
+def missing_in_test(root):
     per_class(root / "train", {"a": 2, "b": 2})
     per_class(root / "test", {"a": 2})
     (root / "test" / "b").mkdir()
     (root / "test" / "b" / "photo.heic").write_bytes(b"")
 
 
-def no_train(root: Path) -> None:
+def no_train(root):
     for part in ("val", "test"):
         per_class(root / part, {"a": 4, "b": 4})
 
 
-def stranger(root: Path) -> None:
+def stranger(root):
     for part in ("train", "test", "masks"):
         per_class(root / part, {"a": 4, "b": 4})
 
 
-def unknown_in_train(root: Path) -> None:
+def unknown_in_train(root):
     per_class(root / "train", {"a": 2, "b": 2})
     per_class(root / "test", {"a": 2, "b": 2, "c": 1})
 
 
-def empty_class(root: Path) -> None:
+def empty_class(root):
     per_class(root, {"a": 5, "b": 5})
     (root / "c").mkdir()
 
 
-def mixed(root: Path) -> None:
+def mixed(root):
     per_class(root, {"a": 5, "b": 5})
     picture(root / "b" / "odd.png", 0, (9, 8))
 
 
-def two_validations(root: Path) -> None:
+def two_validations(root):
     for part in ("train", "val", "valid"):
         per_class(root / part, {"a": 2, "b": 2})
 
 
-def loose(root: Path) -> None:
+def loose(root):
     per_class(root, {"a": 5, "b": 5})
     picture(root / "stray.png", 0)
 
 
-def loose_in_split(root: Path) -> None:
+def loose_in_split(root):
     per_class(root / "train", {"a": 5, "b": 5})
     picture(root / "test" / "stray.png", 0)
 
 
-def flat(root: Path) -> None:
+def flat(root):
     picture(root / "one.png", 0)
     picture(root / "two.png", 0)
 
 
-REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
+REFUSED = {
     "an empty folder": (lambda root: None, r"there are no images in .*\.png"),
     "no images": (no_images, "there are no images in"),
     "images in no class": (flat, r"2 images in .* lie in no class folder \(e.g. 'one.png'\)"),
@@ -197,7 +192,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refuses_a_folder_in_one_line(tmp_path: Path, case: str) -> None:
+def test_refuses_a_folder_in_one_line(tmp_path, case):
     build, message = REFUSED[case]
     build(tmp_path)
     with pytest.raises(EvenlyError, match=message) as refusal:
@@ -205,14 +200,14 @@ def test_refuses_a_folder_in_one_line(tmp_path: Path, case: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_refuses_what_is_no_folder_and_options_that_cannot_be(tmp_path: Path) -> None:
+def test_refuses_what_is_no_folder_and_options_that_cannot_be(tmp_path):
     with pytest.raises(EvenlyError, match="there is no folder"):
         image_folder(tmp_path / "nowhere")
     per_class(tmp_path, {"a": 5, "b": 5})
     for options, message in (
         ({"size": 0}, "size 0"),
         ({"validation": 1.0}, "validation 1.0"),
-        ({"validation": 0.9}, "validation 0.9 and a test share of 0.2 leave nothing"),
+        ({"validation": 0.9}, "validation 0.9 and test 0.2 leave nothing"),
         ({"groups": "colour"}, "no attribute to group by is called 'colour'; there are: label"),
     ):
         with pytest.raises(EvenlyError, match=message):
@@ -220,7 +215,7 @@ def test_refuses_what_is_no_folder_and_options_that_cannot_be(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "class"])
-def test_links_may_not_leave_the_folder(tmp_path: Path, kind: str) -> None:
+def test_links_may_not_leave_the_folder(tmp_path, kind):
     root, outside = tmp_path / "root", tmp_path / "outside"
     per_class(root, {"a": 5, "b": 5})
     picture(outside / "secret.png", 1)
@@ -231,7 +226,7 @@ def test_links_may_not_leave_the_folder(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes have no name here")
-def test_a_pipe_among_the_images_is_named_instead_of_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_among_the_images_is_named_instead_of_waited_for(tmp_path):
     root = per_class(tmp_path / "root", {"a": 5, "b": 5})
     os.mkfifo(root / "a" / "x.png")
     with pytest.raises(EvenlyError, match=r"1 of 11 images in .*'a/x.png' \(a pipe, a socket or a device"):
@@ -239,7 +234,7 @@ def test_a_pipe_among_the_images_is_named_instead_of_waited_for(tmp_path: Path) 
     assert sum(len(split) for split in image_folder(root, skip_bad=True).splits.values()) == 10
 
 
-def test_links_inside_the_folder_and_to_it_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+def test_links_inside_the_folder_and_to_it_are_followed_but_not_in_circles(tmp_path):
     root = per_class(tmp_path / "root", {"a": 5, "b": 5})
     (root / "b" / "again.png").symlink_to(root / "b" / "00.png")
     (tmp_path / "alias").symlink_to(root)

@@ -24,7 +24,7 @@ _limit = threading.Lock()
 def cifar10_atlases(folder: Path) -> tuple[Images, Images]:
     """CIFAR-10's training and test images from train_0..4.webp and test.webp, tiles of 32 x 32 in official order.
 
-    They are decoded once and kept in a cache, see `evenly.data.images.cache`.
+    They are decoded once and cached, see `evenly.data.images.cache`.
     """
     parts = {"train": [f"train_{i}.webp" for i in range(5)], "test": ["test.webp"]}
     train, test = (
@@ -41,9 +41,9 @@ def _tiles(folder: Path, part: str, files: Sequence[str]) -> Pixels:
             tiles = np.concatenate(list(pool.map(read_atlas, [folder / file for file in files])))
         return Kept(tiles.shape, tiles)
 
-    known = kept(folder, files, {"atlases": part, "tile": TILE}, read)
-    assert known.array is not None  # there is no bound on memory
-    return known.array
+    cached = kept(folder, files, {"atlases": part, "tile": TILE}, read)
+    assert cached.array is not None  # there is no bound on memory
+    return cached.array
 
 
 def read_atlas(path: Path, tile: int = TILE) -> Pixels:
@@ -85,15 +85,15 @@ def decode_atlases(
         array = np.concatenate(parts)
         return Kept(array.shape, array)
 
-    known = kept(folder, files, {"atlases": [list(each) for each in counts], "size": as_json(size)}, read)
-    assert known.array is not None  # there is no bound on memory
+    cached = kept(folder, files, {"atlases": [list(each) for each in counts], "size": as_json(size)}, read)
+    assert cached.array is not None  # there is no bound on memory
     labels = [
         _labels(folder / f"{Path(file).stem}_labels.npy", n, classes)
         for file, (n, _) in zip(files, counts, strict=True)
     ]
     names = [f"{file}#{i}" for file, (n, _) in zip(files, counts, strict=True) for i in range(n)]
     shape = (3, size.side, size.side)
-    decoded = Decoded(folder, names, np.arange(len(names)), shape, size, torch.from_numpy(known.array))
+    decoded = Decoded(folder, names, np.arange(len(names)), shape, size, torch.from_numpy(cached.array))
     return decoded, np.concatenate(labels)
 
 
@@ -123,7 +123,7 @@ def _labels(path: Path, count: int, classes: int) -> Integers:
 
 @contextlib.contextmanager
 def _raised_limit() -> Iterator[None]:
-    """Pillow's limit on pixels, raised for as long as an atlas is opened and put back as it was."""
+    """Raise Pillow's limit on pixels while an atlas is opened."""
     from PIL import Image
 
     before = Image.MAX_IMAGE_PIXELS

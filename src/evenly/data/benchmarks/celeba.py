@@ -6,15 +6,14 @@ The official files, or the first 10,000 images in one zip archive, whose splits 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from evenly.data.benchmarks.places import found
-from evenly.data.benchmarks.rows import SPLITS, files_in, meant, read_spaced
+from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.rows import SPLITS, files_in, read_spaced, translated
 from evenly.data.images.decoding import Decoded, Squeezed, decode_zip
 from evenly.data.images.listing import Listing, assembled
 from evenly.data.images.parts import GROUPED, ImageData, Integers, ranks
@@ -56,22 +55,21 @@ def celeba(
         memory: as in `image_folder`; the first 10,000 are always held in memory.
     """
     if label == attribute:
-        raise EvenlyError(f"label and attribute are both {label!r}, so groups would be classes; give two attributes")
-    layout, place = found("celeba", folder, _LAYOUTS, other="celeba10k")
-    root = Path(os.path.realpath(place))
-    to = None if size is None else Squeezed(size, size)
+        raise EvenlyError(f"label and attribute must differ, got {label!r} for both; give two attributes")
+    layout, root = find_layout("celeba", folder, _LAYOUTS, other="celeba10k")
+    target_size = None if size is None else Squeezed(size, size)
     read = _first if layout == "zip" else _official
     files, columns, splits = read(root, layout, [label, attribute])
     if splits is None:
         rank = ranks(2 * columns[label] + columns[attribute], seed, "split")
         splits = np.select([rank < SHARES[0], rank < sum(SHARES)], ["train", "validation"], "test")
-    decoded: Decoded | None = decode_zip(root / _ZIP, files, size=to) if layout == "zip" else None
-    classes, values = ((f"not {name}", name) for name in (_spoken(label), _spoken(attribute)))
+    decoded: Decoded | None = decode_zip(root / _ZIP, files, size=target_size) if layout == "zip" else None
+    classes, values = ((f"not {name}", name) for name in (_readable(label), _readable(attribute)))
     data = assembled(
         Listing(root, files, columns[label], classes, splits, {attribute: columns[attribute]}, {attribute: values}),
         name="celeba",
-        about=f"CelebA: photographs of faces, {_spoken(label)} or not; groups by {_spoken(attribute)} or not.",
-        size=to,
+        about=f"CelebA: photographs of faces, {_readable(label)} or not; groups by {_readable(attribute)} or not.",
+        size=target_size,
         memory=memory,
         seed=seed,
         groups=f"label,{attribute}",
@@ -86,17 +84,17 @@ def celeba(
 def _official(
     root: Path, layout: str, names: list[str]
 ) -> tuple[list[str], dict[str, Integers], np.ndarray[Any, Any] | None]:
-    """Files, the columns of these names, and splits, in the order of the list of attributes."""
+    """File names, the columns of these names, and splits, in the order of the list of attributes."""
     if layout == "txt":
         table = read_spaced(root / "list_attr_celeba.txt")
         partition = read_spaced(root / "list_eval_partition.txt", ("image_id", "partition"))
     else:
         table, partition = (read_rows(root / f"list_{name}.csv") for name in ("attr_celeba", "eval_partition"))
     _check_names(names, [name for name in table.columns if name != "image_id"])
-    columns = {name: meant(table, name, {"-1": 0, "1": 1}) for name in names}
-    split_of = dict(zip(partition.take("image_id"), meant(partition, "partition", SPLITS), strict=True))
-    twice = (root / _IMAGES / _IMAGES).is_dir()  # as some archives unpack
-    files = files_in(table, "image_id", root, f"{_IMAGES}/{_IMAGES}/" if twice else f"{_IMAGES}/")
+    columns = {name: translated(table, name, {"-1": 0, "1": 1}) for name in names}
+    split_of = dict(zip(partition.take("image_id"), translated(partition, "partition", SPLITS), strict=True))
+    nested = (root / _IMAGES / _IMAGES).is_dir()  # as some archives unpack
+    files = files_in(table, "image_id", root, f"{_IMAGES}/{_IMAGES}/" if nested else f"{_IMAGES}/")
     images = [file.rsplit("/", 1)[1] for file in files]
     if missing := next((image for image in images if image not in split_of), None):
         raise EvenlyError(f"{partition.path} has no row for {missing!r}; unpack its archive again")
@@ -104,7 +102,7 @@ def _official(
 
 
 def _first(root: Path, layout: str, names: list[str]) -> tuple[list[str], dict[str, Integers], None]:
-    """The same of the first images, which have no splits."""
+    """The same for the first 10,000 images, which have no splits."""
     try:
         known = json.loads((root / "attribute_names.json").read_bytes())
         bits = np.unpackbits(np.load(root / "attributes.npy", allow_pickle=False), axis=1)[:, : len(known)]
@@ -123,5 +121,5 @@ def _check_names(names: Sequence[str], known: Sequence[str]) -> None:
             raise unknown("attribute of celeba", name, known)
 
 
-def _spoken(attribute: str) -> str:
+def _readable(attribute: str) -> str:
     return attribute.replace("_", " ").lower()

@@ -1,8 +1,7 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 training and 10,000 test images of 32 x 32 in their official order.
 
 Read from the python version's pickles, the binary version's records or, for CIFAR-10, atlases of tiles. Nothing in a
-pickle is executed: it may name five harmless things only, and these are played by stand-ins that keep what they are
-given.
+pickle is executed: it may name five harmless things only, and stand-ins for these store their arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 
 from evenly.data.benchmarks.atlases import cifar10_atlases
-from evenly.data.benchmarks.places import found
+from evenly.data.benchmarks.places import find_layout
 from evenly.data.images.parts import PHOTOGRAPHS, ImageData, Images, Integers, benchmark
 from evenly.errors import EvenlyError
 
@@ -48,7 +47,7 @@ def cifar10(
         validation: the share of the training images held out for validation, stratified, drawn from the seed.
         n: use only that many training and at most that many test images, stratified.
     """
-    layout, place = found("cifar10", folder, _LAYOUTS_10)
+    layout, place = find_layout("cifar10", folder, _LAYOUTS_10)
     if layout == "atlases":
         train, test = cifar10_atlases(place)
     else:
@@ -69,7 +68,7 @@ def cifar100(
 
     The arguments are those of `cifar10`.
     """
-    layout, place = found("cifar100", folder, _LAYOUTS_100)
+    layout, place = find_layout("cifar100", folder, _LAYOUTS_100)
     if layout == "pickles":
         meta = _unpickled(place / "meta")
         fine, coarse = (
@@ -136,7 +135,7 @@ def _names(values: Any, path: Path, key: str) -> list[str]:
 
 
 class _StandIn:
-    """Plays a thing that a pickle names: it keeps what it is given, nothing else happens."""
+    """Stands in for a thing that a pickle names: it stores its arguments and does nothing else."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -147,14 +146,14 @@ class _StandIn:
 
 
 class _Kind(_StandIn):
-    """Plays numpy.dtype."""
+    """Stands in for numpy.dtype."""
 
 
 class _Array(_StandIn):
-    """Plays numpy's array and the function that makes an empty one, filled in afterwards."""
+    """Stands in for numpy's array and for the function that makes an empty one, filled in afterwards."""
 
     def array(self) -> Bytes | None:
-        """The uint8 array that was meant, or None if it was another or is not whole."""
+        """The uint8 array that was pickled, or None if it is of another type or incomplete."""
         match self.state:
             case (_, tuple(shape), _Kind(arguments=(("u1" | b"u1"), *_)), fortran, bytes(raw)):
                 if all(type(side) is int and side >= 0 for side in shape) and len(raw) == np.prod(shape, dtype=object):
@@ -163,7 +162,7 @@ class _Array(_StandIn):
 
 
 class _Latin(_StandIn):
-    """Plays codecs.encode, by which newer Pythons write bytes in the old protocol: always latin-1."""
+    """Stands in for codecs.encode, by which newer Pythons write bytes in the old protocol: always latin-1."""
 
     def __new__(cls, text: Any = None, encoding: Any = None) -> Any:
         if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
@@ -188,7 +187,7 @@ class _Reader(pickle.Unpickler):
 
 
 class _NotAdmittedError(Exception):
-    """A pickle names something that is not on the list."""
+    """A pickle names something that is not in `_ADMITTED`."""
 
 
 def _unpickled(path: Path) -> dict[str, Any]:

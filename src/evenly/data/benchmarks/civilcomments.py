@@ -9,12 +9,11 @@ shows a few comments over and over. For a comparison with what they print give t
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
-from evenly.data.benchmarks.places import VARIABLE
+from evenly.data.benchmarks.places import find_layout
 from evenly.data.images.parts import Integers
 from evenly.data.metadata import grouped, read_rows, splits_in
 from evenly.data.tables import TableData, in_splits
@@ -35,47 +34,32 @@ def civilcomments(folder: str | Path | None = None, seed: int = 0) -> TableData:
     Args:
         folder: holds all_data_with_identities.csv, itself or in its civilcomments_v1.0.
     """
-    rows = read_rows(_found(folder), unnamed=True)
+    _, root = find_layout("civilcomments", folder, {"csv": ("civilcomments_v1.0", (FILE,))})
+    rows = read_rows(root / FILE, unnamed=True)
     texts, toxicity, splits = rows.take("comment_text"), rows.take("toxicity"), splits_in(rows)
     if splits is None:
         raise EvenlyError(f"{rows.path} has no column 'split'; unpack its archive again")
-    if lacking := [name for name in IDENTITIES if name not in rows.columns]:
-        raise EvenlyError(f"{rows.path} has no column {lacking[0]!r}; unpack its archive again")
+    if missing := [name for name in IDENTITIES if name not in rows.columns]:
+        raise EvenlyError(f"{rows.path} has no column {missing[0]!r}; unpack its archive again")
 
     def half_or_more(name: str, values: list[str]) -> Integers:
         try:  # not annotated is not mentioned
             return np.array([float(value or 0) >= 0.5 for value in values]).astype(np.int64)
         except ValueError as error:
-            raise EvenlyError(f"{name} in {rows.path} is no number ({error}); unpack its archive again") from None
+            raise EvenlyError(f"{name} in {rows.path} is not a number ({error}); unpack its archive again") from None
 
     labels = half_or_more("toxicity", toxicity)
     attributes = {name: half_or_more(name, rows.columns[name]) for name in IDENTITIES}
-    by = grouped(
+    groups = grouped(
         f"label,{'+'.join(IDENTITIES)}", labels, CLASSES, attributes, {name: ("0", "1") for name in IDENTITIES}
     )
     return TableData(
-        **in_splits(texts, labels, attributes, by, splits),
+        **in_splits(texts, labels, attributes, groups, splits),
         name="civilcomments",
         about="CivilComments-WILDS: online comments, toxic or not, by the identities that they mention.",
         class_names=CLASSES,
-        group_names=by.names,
-        evaluation_group_names=by.evaluation_names,
+        group_names=groups.names,
+        evaluation_group_names=groups.evaluation_names,
         attribute_names={name: ["not mentioned", "mentioned"] for name in IDENTITIES},
         recipe={"model": "bag_of_words", "select": "worst-group", "options": {"pde": PDE}},
-    )
-
-
-def _found(folder: str | Path | None) -> Path:
-    shared = os.environ.get(VARIABLE)
-    if folder is None and not shared:
-        raise EvenlyError(
-            f"no folder is given for civilcomments and {VARIABLE} is not set; give folder=... (-d folder=...), or set "
-            f"{VARIABLE} to a folder that holds civilcomments/{FILE} (from wilds.stanford.edu)"
-        )
-    place = Path(folder) if folder is not None else Path(str(shared)) / "civilcomments"
-    for candidate in (place, place / "civilcomments_v1.0"):
-        if (candidate / FILE).is_file():
-            return candidate / FILE
-    raise EvenlyError(
-        f"civilcomments is not there: looked for {FILE} in {str(place)!r}; get it from wilds.stanford.edu"
     )

@@ -1,7 +1,7 @@
 """Coloured MNIST (Arjovsky, Bottou, Gulrajani and Lopez-Paz 2019, section 5.3): is a digit 0-4 or 5-9?
 
-A quarter of the labels are wrong, in all splits. The colour, red or green, tells the label as it stands in training
-better than the digit can, and in the test set mostly the opposite.
+A quarter of the labels are wrong, in all splits. In training the colour, red or green, predicts the label better than
+the digit can. In the test set it mostly predicts the opposite.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def coloured_mnist(
 
     Args:
         folder: MNIST's own; without it EVENLY_DATA/mnist.
-        correlations: of each training environment, as large as the others: the share of images whose colour tells the
-            label. Validation is like training.
-        test_correlation: the same of the test set.
+        correlations: for each training environment, all equally large, the share of images whose colour agrees with
+            the label. Validation is like training.
+        test_correlation: the same share in the test set.
         noise: the share of labels that are flipped, in all splits.
         validation, n: as in `mnist`.
     """
@@ -51,11 +51,11 @@ def coloured_mnist(
         ("noise", noise),
     ):
         if not 0 <= share <= 1:
-            raise EvenlyError(f"{name} {share} is not a share; give numbers in [0, 1]")
+            raise EvenlyError(f"{name} must be a share from 0 to 1, got {share}")
     if not len(correlations):
-        raise EvenlyError("correlations is empty; give one number for each training environment, e.g. 0.9, 0.8")
+        raise EvenlyError("correlations must not be empty; give a number for each training environment, e.g. 0.9, 0.8")
     digits = mnist(folder, validation=validation, n=n, seed=seed)
-    told = np.array([*correlations, test_correlation])
+    agreement = np.array([*correlations, test_correlation])
     splits: dict[str, Any] = {}
     for part, split in digits.splits.items():
         digit = split.labels.numpy()
@@ -66,7 +66,7 @@ def coloured_mnist(
             environment = np.floor(len(correlations) * ranks(digit, seed, f"environment {part}")).astype(np.int64)
         wrong = _drawn(np.full(len(digit), noise), [environment, half], seed, f"noise {part}")
         label = half ^ wrong
-        against = _drawn(1 - told[environment], [environment, label, wrong], seed, f"colour {part}")
+        against = _drawn(1 - agreement[environment], [environment, label, wrong], seed, f"colour {part}")
         colour = label ^ against
         strokes = torch.as_tensor(split.inputs)[:, 0]
         images = torch.zeros(len(digit), 3, *strokes.shape[1:], dtype=torch.uint8)
@@ -76,7 +76,7 @@ def coloured_mnist(
     return ImageData(
         **splits,
         name="coloured-mnist",
-        about=f"Is a digit 0-4 or 5-9? {noise:.0%} of the labels are wrong; the colour tells the label on "
+        about=f"Is a digit 0-4 or 5-9? {noise:.0%} of the labels are wrong; the colour agrees with the label on "
         f"{' and '.join(f'{share:.0%}' for share in correlations)} of the training images and on "
         f"{test_correlation:.0%} of the test images.",
         class_names=CLASS_NAMES,

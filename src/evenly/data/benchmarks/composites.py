@@ -87,17 +87,17 @@ def _joined(
 ) -> ImageData:
     feature, classes = hard
     if not 0 <= correlation <= 1:
-        raise EvenlyError(f"correlation {correlation} is not a share; give a number in [0, 1]")
+        raise EvenlyError(f"correlation must be a share from 0 to 1, got {correlation}")
     if n is not None and n < len(classes):
-        raise EvenlyError(f"n {n} is less than one image for each of {len(classes)} classes; give more")
+        raise EvenlyError(f"n must be at least {len(classes)}, one image for each class, got {n}")
     source, read = ("cifar10", cifar10) if feature == "cifar" else ("fashion-mnist", fashion_mnist)
     pictures, digits = (
-        reader(None if folder is None else Path(folder) / its) for its, reader in ((source, read), ("mnist", mnist))
+        reader(None if folder is None else Path(folder) / inner) for inner, reader in ((source, read), ("mnist", mnist))
     )
     splits: dict[str, Any] = {}
     for part in ("train", "test"):
         upper, lower = getattr(digits, part), getattr(pictures, part)
-        # the k-th row: members of class k in random order, as many as the rarest class of either has
+        # row k: the members of class k in random order
         above, below = (
             [_shuffled(split.labels.numpy(), k, seed, f"{which} {part}") for k in range(len(classes))]
             for split, which in ((upper, "digits"), (lower, feature))
@@ -118,11 +118,11 @@ def _joined(
                 correlation,
                 (feature, split),
             )
-    told = "always tells" if correlation == 1 else f"tells at a rate of {correlation:.2g}"
     return ImageData(
         **splits,
         name=name,
-        about=f"Which of {', '.join(classes)} is the lower picture? The digit above it {told} the answer.",
+        about=f"Which of {', '.join(classes)} is the lower picture? The digit above it agrees with the answer on "
+        f"{correlation:.0%} of the images.",
         class_names=list(classes),
         group_names=[f"{label}, digit {fits}" for label in classes for fits in ("agrees", "differs")],
         attribute_names={feature: list(classes), "mnist": [str(k) for k in range(len(classes))]},

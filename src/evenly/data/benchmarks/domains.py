@@ -2,9 +2,9 @@
 OfficeHome (Venkateswara et al. 2017) and VLCS (Fang et al. 2013), in the layout of DomainBed (Gulrajani and Lopez-Paz
 2021), a folder for each domain with a folder for each class.
 
-Training and validation are from the other domains, the test set is the target domain. What the network has learned
-that serves there is measured by a linear probe on a part of it (Springer et al. 2024, App. F, eq. 46; the probe here is
-fitted and measured on as many examples of each class, theirs on the domain's own shares):
+Training and validation are from the other domains, the test set is the target domain. A linear probe on a part of the
+target measures which learned features serve there (Springer et al. 2024, App. F, eq. 46). The probe here is fitted and
+measured on as many examples of each class, theirs on the domain's own shares:
 
 >>> run = evenly.train(data="pacs", data_options={"target": "sketch"})
 >>> fitted, measured = target_parts(evenly.data.load("pacs", target="sketch"))
@@ -14,7 +14,6 @@ fitted and measured on as many examples of each class, theirs on the domain's ow
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from evenly.data.benchmarks.atlases import decode_atlases
-from evenly.data.benchmarks.places import found
+from evenly.data.benchmarks.places import find_layout
 from evenly.data.contract import Data, Split
 from evenly.data.images.decoding import Decoded, Squeezed
 from evenly.data.images.folders import folders_in, images_in
@@ -63,8 +62,7 @@ def pacs(
         "official": ("kfold", PACS),
         "atlases": ("", ("meta.json", *(f"{name}{end}" for name in PACS for end in (".webp", "_labels.npy")))),
     }
-    layout, place = found("pacs", folder, layouts, other="pacs128")
-    root = Path(os.path.realpath(place))
+    layout, root = find_layout("pacs", folder, layouts, other="pacs128")
     listing, decoded = _atlases(root, size) if layout == "atlases" else (_folders(root, PACS), None)
     about = "PACS: photographs, paintings, cartoons and sketches of seven things."
     return _left_out("pacs", about, listing, PACS, target, validation, size, memory, seed, decoded)
@@ -83,8 +81,8 @@ def office_home(
     The arguments are those of `pacs`: the folder holds Art, Clipart, Product and Real World, itself or in its
     office_home.
     """
-    _, place = found("office-home", folder, {"folders": ("office_home", OFFICE_HOME)})
-    listing = _folders(Path(os.path.realpath(place)), OFFICE_HOME)
+    _, root = find_layout("office-home", folder, {"folders": ("office_home", OFFICE_HOME)})
+    listing = _folders(root, OFFICE_HOME)
     about = "OfficeHome: art, clip art, product pictures and photographs of 65 things of office and home."
     return _left_out("office-home", about, listing, OFFICE_HOME, target, validation, size, memory, seed)
 
@@ -101,8 +99,8 @@ def vlcs(
 
     The arguments are those of `pacs`: the folder holds Caltech101, LabelMe, SUN09 and VOC2007, itself or in its VLCS.
     """
-    _, place = found("vlcs", folder, {"folders": ("VLCS", VLCS)})
-    listing = _folders(Path(os.path.realpath(place)), VLCS)
+    _, root = find_layout("vlcs", folder, {"folders": ("VLCS", VLCS)})
+    listing = _folders(root, VLCS)
     about = "VLCS: photographs of birds, cars, chairs, dogs and persons from four collections."
     return _left_out("vlcs", about, listing, VLCS, target, validation, size, memory, seed)
 
@@ -110,11 +108,11 @@ def vlcs(
 def target_parts(data: Data, share: float = 0.2, seed: int = 0) -> tuple[Split, Split]:
     """The test set in two, stratified by class: one to fit a probe on, and a `share` to measure it on."""
     if data.test is None:
-        raise EvenlyError(f"{data.name} has no test set to cut in two; give data with one")
+        raise EvenlyError(f"{data.name} has no test set to divide; give data with one")
     late = held_out(data.test.labels.numpy(), share_of(share, "share"), seed)
     if not late.any():
-        raise EvenlyError(f"share {share} of {len(late)} test images is none; give more")
-    fitted, measured = (_part(data.test, torch.from_numpy(np.flatnonzero(late == it))) for it in (False, True))
+        raise EvenlyError(f"share {share} of {len(late)} test images leaves none to measure; give a larger share")
+    fitted, measured = (_part(data.test, torch.from_numpy(np.flatnonzero(late == part))) for part in (False, True))
     return fitted, measured
 
 
@@ -186,10 +184,10 @@ def _atlases(root: Path, size: int) -> tuple[Listing, Decoded]:
     try:
         meta = json.loads((root / "meta.json").read_bytes())
         classes = [str(name) for name in meta["classes"]]
-        told: Mapping[str, tuple[int, int]] = {
+        sizes: Mapping[str, tuple[int, int]] = {
             str(atlas["file"]): (int(atlas["n"]), int(atlas["tile"])) for atlas in meta["atlases"]
         }
-        counts = [told[f"{domain}.webp"] for domain in PACS]
+        counts = [sizes[f"{domain}.webp"] for domain in PACS]
         if min(map(min, counts)) < 1:
             raise ValueError(f"numbers and tiles {counts}")
     except (OSError, ValueError, KeyError, TypeError) as error:

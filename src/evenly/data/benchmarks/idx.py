@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 import numpy as np
 import torch
 
-from evenly.data.benchmarks.places import found
+from evenly.data.benchmarks.places import find_layout
 from evenly.data.images.parts import FEW_STROKES, ImageData, Images, benchmark
 from evenly.errors import EvenlyError
 
@@ -33,8 +33,7 @@ def mnist(folder: str | Path | None = None, validation: float = 0.0, n: int | No
 
     Args:
         folder: holds the four idx files, packed (.gz) or not.
-        validation: the share of the training images held out for validation, stratified, drawn from the seed.
-        n: use only that many training and at most that many test images, stratified.
+        validation, n: as in `cifar10`.
     """
     about = "MNIST: handwritten digits of 28 x 28."
     return _read("mnist", about, [str(digit) for digit in range(10)], folder, validation, n, seed)
@@ -54,7 +53,7 @@ def fashion_mnist(
 def _read(
     name: str, about: str, classes: Any, folder: str | Path | None, validation: float, n: int | None, seed: int
 ) -> ImageData:
-    packed, place = found(name, folder, _LAYOUTS)
+    packed, place = find_layout(name, folder, _LAYOUTS)
     train, test = (_images(place, part, packed) for part in ("train", "t10k"))
     return benchmark(name, about, train, test, classes, validation=validation, n=n, seed=seed, recipe=FEW_STROKES)
 
@@ -75,7 +74,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray[Any, np.dtype[np.uint8]]
         with _opened(path) as file:
             header = file.read(4 + 4 * dimensions)
             if header[:4] != bytes((0, 0, 8, dimensions)) or len(header) < 4 + 4 * dimensions:
-                raise EvenlyError(f"{path} is no idx file of {dimensions} dimensions of bytes; get it again")
+                raise EvenlyError(f"{path} is not an idx file of bytes in {dimensions} dimensions; get it again")
             shape = struct.unpack(f">{dimensions}I", header[4:])
             if (size := math.prod(shape)) > MOST_BYTES:
                 raise EvenlyError(f"{path} claims {size} bytes ({shape}); get it again")

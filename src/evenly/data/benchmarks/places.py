@@ -1,4 +1,4 @@
-"""Where a published data set's files are looked for."""
+"""Where the files of a published data set are searched for."""
 
 from __future__ import annotations
 
@@ -17,35 +17,33 @@ PUBLISHERS = {
     "pacs": "PACS.zip, github.com/facebookresearch/DomainBed (domainbed/scripts/download.py)",
     "office-home": "office_home.zip, github.com/facebookresearch/DomainBed (domainbed/scripts/download.py)",
     "vlcs": "VLCS.tar.gz, github.com/facebookresearch/DomainBed (domainbed/scripts/download.py)",
+    "civilcomments": "all_data_with_identities.csv, wilds.stanford.edu",
 }
-"""Of data sets that evenly does not download: which files, and who tells where they are."""
+"""For data sets that evenly does not download: which files are needed, and where they are described."""
 
 
 def place_of(name: str, folder: str | Path | None) -> Path:
-    """The folder given, or the one of this name in the folder that EVENLY_DATA names."""
+    """The given folder, or the one of this name in the folder that EVENLY_DATA names."""
     if folder is not None:
         return Path(folder)
     if not (shared := os.environ.get(VARIABLE)):
         raise EvenlyError(
-            f"no folder is given for {name} and {VARIABLE} is not set; give folder=... (-d folder=...), or set "
+            f"{name} needs a folder and {VARIABLE} is not set; give folder=... (-d folder=...), or set "
             f"{VARIABLE} to a folder that holds {name}/, or {_how_to_download(name, 'FOLDER')}"
         )
     return Path(shared) / name
 
 
-def found(
-    name: str,
-    folder: str | Path | None,
-    layouts: Mapping[str, tuple[str, Sequence[str]]],
-    other: str | None = None,
+def find_layout(
+    name: str, folder: str | Path | None, layouts: Mapping[str, tuple[str, Sequence[str]]], other: str | None = None
 ) -> tuple[str, Path]:
-    """Which layout a data set has, and in which folder.
+    """Which layout a data set has, and in which folder, links followed.
 
     Args:
-        name: the data set's, which is also its folder's in EVENLY_DATA.
-        layouts: for each, the official archive's own folder (looked for inside `folder`, and as `folder` itself)
+        name: of the data set, and of its folder in EVENLY_DATA.
+        layouts: for each layout, the folder in the official archive (searched inside `folder`, and as `folder` itself)
             and the files that must be there.
-        other: a second name of its folder in EVENLY_DATA, where there is none of the first.
+        other: a second name for the folder in EVENLY_DATA, used if there is none of the first.
     """
     place = place_of(name, folder)
     if folder is None and other is not None and not place.exists() and (place.parent / other).is_dir():
@@ -53,17 +51,17 @@ def found(
     for layout, (inner, files) in layouts.items():
         for candidate in (place, place / inner):
             if all((candidate / file).exists() for file in files):
-                return layout, candidate
+                return layout, Path(os.path.realpath(candidate))
     for inner, files in layouts.values():
         for candidate in (place, place / inner):
             present = [file for file in files if (candidate / file).exists()]
             if present:
                 missing = next(file for file in files if file not in present)
                 raise EvenlyError(f"{name} in {str(candidate)!r} lacks {missing}; unpack its archive again")
-    wanted = " or ".join(dict.fromkeys(files[0] for _, files in layouts.values()))
+    expected = " or ".join(dict.fromkeys(files[0] for _, files in layouts.values()))
     inners = " and ".join(dict.fromkeys(inner for inner, _ in layouts.values() if inner))
     raise EvenlyError(
-        f"{name} is not there: looked for {wanted} in {str(place)!r}{f' and its {inners}' if inners else ''}; "
+        f"{name} was not found: searched for {expected} in {str(place)!r}{f' and its {inners}' if inners else ''}; "
         f"give folder=..., or {_how_to_download(name, str(place))}"
     )
 

@@ -1,4 +1,4 @@
-"""Tables that come with benchmarks: text files with a row for each image."""
+"""Tables that come with published data sets: text files with a row for each image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Meaning = TypeVar("Meaning")
 
 
 def read_spaced(path: Path, header: Sequence[str] | None = None) -> Rows:
-    """A table with blanks between the cells.
+    """A table whose cells are separated by blanks.
 
     Args:
         header: the names of the columns; without it the first line has the number of rows, and the second the names of
@@ -43,8 +43,8 @@ def read_spaced(path: Path, header: Sequence[str] | None = None) -> Rows:
     return Rows(path, list(range(above + 1, above + 1 + len(rows))), columns)
 
 
-def meant(table: Rows, name: str, values: Mapping[str, Meaning]) -> np.ndarray[Any, Any]:
-    """(N,): what each cell of a column stands for."""
+def translated(table: Rows, name: str, values: Mapping[str, Meaning]) -> np.ndarray[Any, Any]:
+    """(N,) what each cell of a column stands for."""
     cells = table.take(name)
     for line, cell in zip(table.lines, cells, strict=True):
         if cell not in values:
@@ -60,5 +60,5 @@ def files_in(table: Rows, name: str, root: Path, folder: str = "") -> list[str]:
     paths = [f"{folder}{cell}" for cell in table.take(name)]
     for line, path in zip(table.lines, paths, strict=True):
         if "\0" in path or not inside(root, root / path):
-            raise EvenlyError(f"line {line} of {table.path} names {path!r}, which lies outside {root}; mend it")
+            raise EvenlyError(f"line {line} of {table.path} names {path!r}, which lies outside {root}; correct it")
     return paths

@@ -1,4 +1,4 @@
-"""Download a benchmark from its publisher: checked against the published checksum before anything is unpacked."""
+"""Download a published data set, checked against its checksum before anything is unpacked."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ SOURCES: dict[str, tuple[Source, ...]] = {
     "stl10": (Source("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz", "91f7769df0f17e558f3565bffb0c7dfb"),),
     "cinic10": (
         Source(
-            "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",
-            "6ee4d0c996905fe93221de577967a372",
+            "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz", "6ee4d0c996905fe93221de577967a372"
         ),
     ),
     "tiny-imagenet": (Source("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
@@ -60,7 +59,7 @@ SOURCES: dict[str, tuple[Source, ...]] = {
 
 
 def download(name: str, folder: str | Path | None = None) -> Path:
-    """Download a benchmark and unpack it into `folder` (or EVENLY_DATA/name), which appears only when it is complete.
+    """Download a data set and unpack it into `folder` (or EVENLY_DATA/name), which appears only when it is complete.
 
     Args:
         name: one of `SOURCES`.
@@ -70,9 +69,7 @@ def download(name: str, folder: str | Path | None = None) -> Path:
         raise unknown("data set to download", name, SOURCES)
     place = place_of(name, folder)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise EvenlyError(
-            f"{str(place)!r} is there already; remove it to download {name} again, or give another folder"
-        )
+        raise EvenlyError(f"{str(place)!r} exists already; remove it to download {name} again, or give another folder")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.", suffix=".partial") as partial:
@@ -111,13 +108,13 @@ def fetch(url: str, path: Path, checksum: str) -> None:
             ) from None
         if digest.hexdigest() != checksum.lower():
             raise EvenlyError(
-                f"{url} has the {digest.name} {digest.hexdigest()}, not the published {checksum}; nothing was kept: "
+                f"{url} has the {digest.name} {digest.hexdigest()}, not the published {checksum}; nothing was stored: "
                 "try again, or get it elsewhere"
             )
 
 
 def _unpack(file: Path, folder: Path) -> None:
-    """Unpack an archive and remove it; a file that is none (idx files are read packed) is moved as it is."""
+    """Unpack an archive and remove it; any other file (idx files are read packed) is moved as it is."""
     try:
         if file.name.endswith(".tar.gz"):
             with tarfile.open(file) as archive:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from evenly.data.benchmarks.places import found
+from evenly.data.benchmarks.places import find_layout
 from evenly.data.images.parts import PHOTOGRAPHS, ImageData, Images, benchmark
 from evenly.errors import EvenlyError
 
@@ -21,10 +21,9 @@ def stl10(folder: str | Path | None = None, validation: float = 0.0, n: int | No
 
     Args:
         folder: holds train_X.bin, train_y.bin, test_X.bin, test_y.bin, itself or in its stl10_binary.
-        validation: the share of the training images held out for validation, stratified, drawn from the seed.
-        n: use only that many training and at most that many test images, stratified.
+        validation, n: as in `cifar10`.
     """
-    _, place = found("stl10", folder, {"binary": ("stl10_binary", _FILES)})
+    _, place = find_layout("stl10", folder, {"binary": ("stl10_binary", _FILES)})
     about = "STL-10: photographs of 96 x 96 in ten classes of animals and vehicles."
     train, test = (_images(place, name) for name in ("train", "test"))
     return benchmark("stl10", about, train, test, CLASSES, validation=validation, n=n, seed=seed, recipe=PHOTOGRAPHS)

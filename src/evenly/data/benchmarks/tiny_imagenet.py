@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from evenly.data.benchmarks.places import found
+from evenly.data.benchmarks.places import find_layout
 from evenly.data.images.folders import MEMORY, images_in
 from evenly.data.images.listing import Listing, assembled, inside
 from evenly.data.images.parts import PHOTOGRAPHS, ImageData
@@ -28,8 +27,7 @@ def tiny_imagenet(
         memory: as in `image_folder`.
     """
     files = ("wnids.txt", "train", "val/val_annotations.txt")
-    _, place = found("tiny-imagenet", folder, {"folders": ("tiny-imagenet-200", files)})
-    root = Path(os.path.realpath(place))
+    _, root = find_layout("tiny-imagenet", folder, {"folders": ("tiny-imagenet-200", files)})
     wnids = sorted(set((root / "wnids.txt").read_text(encoding="utf-8").split()))
     number = {wnid: k for k, wnid in enumerate(wnids)}
     train = [(file, number[wnid]) for wnid in wnids for file in images_in(root, f"train/{wnid}")]
@@ -55,7 +53,7 @@ def tiny_imagenet(
 
 
 def _annotations(root: Path, number: dict[str, int]) -> list[tuple[str, int]]:
-    """Files and labels of val_annotations.txt: file name, WordNet number and a box, parted by tabs."""
+    """Files and labels of val_annotations.txt: file name, WordNet number and a box, separated by tabs."""
     path = root / "val" / "val_annotations.txt"
     rows = []
     for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -71,7 +69,7 @@ def _annotations(root: Path, number: dict[str, int]) -> list[tuple[str, int]]:
 
 
 def _words(root: Path, wnids: Sequence[str]) -> list[str]:
-    """The first word for each WordNet number in words.txt; the number itself where there is none or two share it."""
+    """The first word for each WordNet number in words.txt; the number itself if there is none or two share it."""
     words = {}
     if (root / "words.txt").is_file():
         for line in (root / "words.txt").read_text(encoding="utf-8").splitlines():

@@ -1,15 +1,14 @@
 """Waterbirds (Sagawa, Koh, Hashimoto and Liang 2020): birds cut out of photographs and put before land or water.
 
-95% of the training birds stand before the background they live on; in validation and test half of them do.
+95% of the training birds are shown before the background they live on; in validation and test half of them are.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from evenly.data.benchmarks.places import found
-from evenly.data.benchmarks.rows import SPLITS, YES_OR_NO, files_in, meant
+from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.rows import SPLITS, YES_OR_NO, files_in, translated
 from evenly.data.images.decoding import Squeezed
 from evenly.data.images.listing import Listing, assembled
 from evenly.data.images.parts import GROUPED, ImageData
@@ -35,19 +34,20 @@ def waterbirds(folder: str | Path | None = None, size: int = 224, memory: float 
         size: the side of the images; 224 is customary, Springer et al. (2024) use 96.
         memory: as in `image_folder`.
     """
-    _, place = found("waterbirds", folder, _LAYOUTS)
-    root = Path(os.path.realpath(place))
+    _, root = find_layout("waterbirds", folder, _LAYOUTS)
     table = read_rows(root / "metadata.csv")
     listing = Listing(
         root,
         files_in(table, "img_filename", root),
-        meant(table, "y", YES_OR_NO),
+        translated(table, "y", YES_OR_NO),
         CLASSES,
-        meant(table, "split", SPLITS),
-        {"place": meant(table, "place", YES_OR_NO)},
+        translated(table, "split", SPLITS),
+        {"place": translated(table, "place", YES_OR_NO)},
         {"place": PLACES},
     )
-    about = "Waterbirds: birds of land and water before land or water; in training the background tells 95% of them."
+    about = (
+        "Waterbirds: birds of land and water before land or water; in training the background agrees with 95% of them."
+    )
     data = assembled(
         listing,
         name="waterbirds",
