@@ -465,11 +465,12 @@ def datasets(as_json: Json = False) -> None:
 
     Example: evenly datasets
     """
-    from evenly.data import DATASETS, law_options
+    from evenly.data import DATASETS, dataset_options
     from evenly.report.console import show_list, with_options
 
     rows = {
-        name: with_options((law.__doc__ or "").splitlines()[0], law_options(name)) for name, law in DATASETS.items()
+        name: with_options((make.__doc__ or "").splitlines()[0], dataset_options(name))
+        for name, make in DATASETS.items()
     }
     rows["FOLDER"] = "your own images: a folder for each class, or a file metadata.csv with file, label[, split, ...]"
     rows["FILE.csv"] = "your own texts (a column text) or numbers: label[, split, attributes ...]; also .csv.gz"
@@ -580,12 +581,12 @@ def _typed(message: str) -> str:
 @cache
 def _data_options() -> set[str]:
     """What `-d` can be given, of one data set or another."""
-    from evenly.data import DATASETS, images, law_options
+    from evenly.data import DATASETS, dataset_options, images
     from evenly.data.tables import table
     from evenly.options import options_of
 
     readers = [options_of(read, leave_out=("seed",)) for read in (table, images.image_folder)]
-    return {name for known in (*map(law_options, DATASETS), *readers) for name in known}
+    return {name for known in (*map(dataset_options, DATASETS), *readers) for name in known}
 
 
 def _misread(error: Any) -> str:

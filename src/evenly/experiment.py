@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from evenly.data import DATASETS, Data, Split, Texts, law_options, load, reader_options
+from evenly.data import DATASETS, Data, Split, Texts, dataset_options, load, reader_options
 from evenly.engine import Fit, Run, measure
 from evenly.engine.accuracy import intervals, usage
 from evenly.engine.batches import Batches, outputs_of
@@ -223,7 +223,7 @@ def reopen(folder: str | Path, data: Data | str | Path | None = None) -> tuple[R
         options = {key: value for key, value in named.items() if key not in ("name", "fingerprint")}
         if data is None and name in DATASETS:
             data = load(
-                name, **{option: options[option] for option in ("seed", *law_options(name)) if option in options}
+                name, **{option: options[option] for option in ("seed", *dataset_options(name)) if option in options}
             )
         elif (place := _place_of(data, options)) is not None:
             data = load(place, **reader_options(options))
@@ -330,7 +330,7 @@ def by_columns(
     table = f"groups {by!r} names columns of a table"
     if str(data).endswith(".npz"):
         raise EvenlyError(f"{table} and {data} holds arrays; save an array groups in it, or give groups='infer'")
-    if str(data) in DATASETS and "groups" not in law_options(str(data)):
+    if str(data) in DATASETS and "groups" not in dataset_options(str(data)):
         raise EvenlyError(f"{table}, which {data} is not; leave groups out, or give groups='infer'")
     if options.get("groups", by) != by:
         raise EvenlyError(f"groups are {by!r} and, of the data, {options['groups']!r}; name the columns once")
