@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from evenly.data.spiral import SpiralDistribution
 from evenly.data.tables import table
 from evenly.data.texts import Texts
 from evenly.errors import EvenlyError, unknown
-from evenly.options import checked, kinds_of, options_of
+from evenly.settings import checked, options_of
 
 __all__ = [
     "DATASETS",
@@ -31,7 +31,6 @@ __all__ = [
     "Upsample",
     "dataset_options",
     "load",
-    "reader_options",
 ]
 
 DATASETS: dict[str, Callable[..., Data]] = {
@@ -58,8 +57,7 @@ def load(source: str | Path, seed: int = 0, **options: Any) -> Data:
         if (path / METADATA).is_file() and read_rows(path / METADATA).called("file") is None:
             path = path / METADATA  # a table of texts or numbers, not a list of images
         read, kind = (images.image_folder, "folder of images") if path.is_dir() else (table, "table")
-        types, defaults = kinds_of(read), options_of(read, leave_out=("seed",))
-        values = checked(f"option of a {kind}", options, {option: types[option] for option in defaults})
+        values = checked(f"option of a {kind}", options, options_of(read, leave_out=("seed",)))
         return read(path, **values, seed=seed)
     if name not in DATASETS:
         path = Path(source)
@@ -68,22 +66,12 @@ def load(source: str | Path, seed: int = 0, **options: Any) -> Data:
         if path.suffix or path.name != name:
             raise EvenlyError(f"there is no file or folder {name!r}; check the path, or see `evenly datasets`")
         raise unknown("data set", name, DATASETS)
-    types, defaults = kinds_of(DATASETS[name]), dataset_options(name)
-    values = checked(f"option of {name}", options, {option: types[option] for option in defaults})
+    values = checked(f"option of {name}", options, options_of(DATASETS[name], leave_out=("seed",)))
     data = DATASETS[name](**values, seed=seed)
-    data.options = {**defaults, **values, "seed": seed}  # what makes the same data again
+    data.options = {**dataset_options(name), **values, "seed": seed}  # what makes the same data again
     return data
-
-
-def reader_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The `options` of data that was read from a folder or a table, without those that the reader does not take."""
-    if str(options.get("file", "")).endswith(".npz"):
-        return {"seed": options["seed"]} if "seed" in options else {}
-    read = table if "file" in options else images.image_folder
-    known = {option: options[option] for option in options_of(read) if option in options}
-    return known | ({"skip_bad": options["skipped"] > 0} if "skipped" in options else {})
 
 
 def dataset_options(name: str) -> dict[str, Any]:
     """The options of a data set by name, with their defaults."""
-    return options_of(DATASETS[name], leave_out=("seed",))
+    return {name: option.default for name, option in options_of(DATASETS[name], leave_out=("seed",)).items()}

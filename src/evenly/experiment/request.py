@@ -73,9 +73,7 @@ class Source:
         return str(self.given) if isinstance(self.given, str | Path) else getattr(self.given, "name", "data")
 
 
-def source(
-    data: Any, options: Mapping[str, Any] | None, settings: Mapping[str, Any]
-) -> tuple[Source, dict[str, Any]]:
+def source(data: Any, options: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> tuple[Source, dict[str, Any]]:
     """The data asked for, and the settings without `groups` where that names columns of the data's table."""
     settings, options = dict(settings), dict(options or {})
     columns = settings.get("groups", "given")
@@ -118,10 +116,10 @@ def plan_for(request: Request, data: Data, spec: DataSpec, seed: int, reference_
     settings, options, model, model_options = _resolved(request, data)
     if reference_epochs is None:
         shared = {name: value for name, value in request.values.items() if name in SETTINGS}
-        reference_epochs = erm_epochs(data, request.model, shared)
+        reference_epochs = erm_settings(evolve(request, values=shared), data).epochs
     return Plan(
         data=spec,
-        model=ModelSpec(_model_name(model), plain(model_options), *((False,) if isinstance(model, str) else (True, model))),
+        model=_model_spec(model, model_options),
         method=MethodSpec(request.method, options),
         optimizer=_optimizer_spec(request.optimizer),
         settings=settings,
@@ -131,9 +129,9 @@ def plan_for(request: Request, data: Data, spec: DataSpec, seed: int, reference_
     )
 
 
-def erm_epochs(data: Data, model: Model | None, settings: Mapping[str, Any]) -> int:
-    """The epochs that ERM takes with these settings."""
-    return _resolved(Request("erm", "sgd", model, settings), data)[0].epochs
+def erm_settings(request: Request, data: Data) -> Settings:
+    """The settings that ERM has where a request has these."""
+    return _resolved(evolve(request, method="erm", optimizer="sgd"), data)[0]
 
 
 def uses_inferred(method: str, settings: Settings) -> bool:
@@ -160,7 +158,7 @@ def without_unused_groups(plan: Plan) -> Plan:
 
 
 def warn_of_many_groups(data: Data) -> None:
-    """Warn of groups so many that each has a few examples only: what is balanced or measured by them is mostly chance."""
+    """Warn of many groups of a few examples each: what is balanced or measured by them is mostly chance."""
     groups = data.train.groups
     if groups is None or groups.ndim == 2 or data.train.evaluation_groups is not None:
         return  # where groups overlap, their many combinations are only what methods balance
@@ -235,14 +233,14 @@ def _recipe_of(model: Any) -> dict[str, Any]:
     return dict(RECIPES.get(find_model(model)[0], {}))
 
 
-def _model_name(model: Model) -> str:
+def _model_spec(model: Model, options: Mapping[str, Any]) -> ModelSpec:
     if isinstance(model, str):
         for_texts = find_text_model(model)
-        return for_texts[0] if for_texts is not None else find_model(model)[0]
+        return ModelSpec(for_texts[0] if for_texts is not None else find_model(model)[0], plain(options))
     if isinstance(model, nn.Module):
-        return f"{type(model).__name__} as given"
+        return ModelSpec(f"{type(model).__name__} as given", plain(options), True, model)
     if callable(model):
-        return str(name_of(model))
+        return ModelSpec(str(name_of(model)), plain(options), True, model)
     raise EvenlyError(f"a model is a name, a function that builds one, or a module, not a {type(model).__name__}")
 
 

@@ -18,24 +18,22 @@ from attrs import evolve, frozen
 from evenly.data import Data
 from evenly.engine.progress import Progress
 from evenly.errors import EvenlyError, unknown
-from evenly.experiment.execute import Show, device_named, execute
+from evenly.experiment.execute import Show, check_method, device_named, execute
 from evenly.experiment.request import (
+    SETTINGS,
     Request,
     Source,
-    SETTINGS,
     check_inference,
-    erm_epochs,
+    erm_settings,
     plan_for,
     recording,
     source,
     split_arguments,
-    uses_inferred,
     without_unused_groups,
 )
 from evenly.experiment.sweep import Pair, checked_sweep, points, settings_and_options, values_for_all, values_of, varies
 from evenly.files import holds_something, make_folder, read_json, write_json
 from evenly.methods import find
-from evenly.methods.inferred import by_class
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.parallel.seeds import run_seeds
 from evenly.report import write_report
@@ -111,11 +109,11 @@ def compare(
     first = place.data(asked.seeds[0])
     arms = arms_and_controls(asked, first)
     _check(arms, first)
-    job = SeedJob(place, tuple(arms), execution, folder)
+    job = SeedJob(place, tuple(each.without_unused_groups() for each in arms), execution, folder)
     device = device_named(execution.device)
-    with contextlib.nullcontext() if folder is None else _made(folder, asked.config()):
-        with Progress(f"comparing on {place.name}") as bar:
-            done = run_seeds(job, asked.seeds, execution, device, bar, folder is not None)
+    made = contextlib.nullcontext() if folder is None else _made(folder, asked.config())
+    with made, Progress(f"comparing on {place.name}") as bar:
+        done = run_seeds(job, asked.seeds, execution, device, bar, folder is not None)
     pairs = [pair for seed in asked.seeds for pair in done[seed]]
     rows = tuple(row for row, _ in pairs)
     runs = {(row.arm, row.seed): run for row, run in pairs}
@@ -125,18 +123,27 @@ def compare(
     table = Comparison(rows[0].result.data.name, plan, rows, summarise(rows, runs), others, runs, folder)
     if folder is not None:
         table.save(folder / "results.json")
-        write_report(folder)
+        write_report(folder, runs=False)
     return table
 
 
 @frozen
 class ArmPlan:
-    """An arm with the plan of its first seed, and the plan of its control, which waits for the arm."""
+    """An arm with the plan of its first seed, and the plan of its control, which waits for the arm.
+
+    `reference` are the settings that ERM has beside it.
+    """
 
     arm: Arm
     plan: Plan
+    reference: Settings
     control_arm: Arm | None = None
     control: Plan | None = None
+
+    def without_unused_groups(self) -> ArmPlan:
+        """Without inferred groups where nothing would go by them, so that equal runs have equal plans."""
+        control = None if self.control is None else without_unused_groups(self.control)
+        return evolve(self, plan=without_unused_groups(self.plan), control=control)
 
 
 @frozen
@@ -175,9 +182,7 @@ class Asked:
         if not self.pairs or not self.seeds:
             raise EvenlyError("there is nothing to compare; give at least one method, one optimizer and one seed")
         if len(set(self.seeds)) != len(self.seeds):
-            raise EvenlyError(
-                f"a seed stands twice in {list(self.seeds)}; a run repeated is no second observation"
-            )
+            raise EvenlyError(f"a seed stands twice in {list(self.seeds)}; a run repeated is no second observation")
         settings = checked("setting", self.settings, SETTINGS)
         options = {
             method: checked(f"option of {method}", given, settings_and_options(method))
@@ -219,8 +224,12 @@ class Asked:
 
     def comparison_plan(self, arms: Sequence[ArmPlan], rows: Sequence[Row], data: Data) -> ComparisonPlan:
         """What was run, for pages: the settings that ERM has, and which of them differ between arms."""
-        every = [erm_settings(self, each.arm, data) for each in arms]
-        differs = {name for name in settings_of(Settings) if any(getattr(s, name) != getattr(every[0], name) for s in every)}
+        first, *others = [each.reference for each in arms]
+        differs = {
+            name
+            for name in settings_of(Settings)
+            if any(getattr(other, name) != getattr(first, name) for other in others)
+        }
         if "rho" not in self.settings and ADAPTIVE.keys() & set(self.optimizers):
             differs.add("rho")  # ASAM has a radius of its own where none was given
         return ComparisonPlan(
@@ -230,7 +239,7 @@ class Asked:
             model=", ".join(dict.fromkeys(row.result.model for row in rows)),
             rule=rows[0].result.rule,
             judged=rows[0].result.judged,
-            in_common=every[0],
+            in_common=first,
             differs=tuple(sorted(differs)),
             model_options=arms[0].plan.model.options,
             options=self._own_options(data),
@@ -253,40 +262,31 @@ class Asked:
         return {method: plain(options) for method, options in merged.items() if options}
 
 
-def erm_settings(asked: Asked, arm: Arm, data: Data) -> Settings:
-    values = asked.settings | values_for_all(arm.swept)
-    return plan_for(asked.request(("erm", "sgd"), values), data, asked.source.spec(data), 0).settings
-
-
 def arms_and_controls(asked: Asked, data: Data) -> list[ArmPlan]:
     """The plan of every arm, and of its control, on the data of the first seed."""
     spec, seed, arms = asked.source.spec(data), asked.seeds[0], []
     for pair, swept in points(asked.sweep, asked.pairs):
-        common = asked.settings | values_for_all(swept)
+        common = {**asked.settings, **values_for_all(swept)}
         own = {**asked.options.get(pair[0], {}), **values_of(swept, pair[0])}
-        reference = erm_epochs(data, *_model_apart(asked, common))
-        plan = without_unused_groups(plan_for(asked.request(pair, common | own), data, spec, seed, reference))
+        reference = erm_settings(asked.request(pair, common), data)
+        plan = plan_for(asked.request(pair, common | own), data, spec, seed, reference.epochs)
         arm = Arm(*pair, plain(swept))
         control_pair = _control(*pair)
         if not asked.controls or control_pair is None:
-            arms.append(ArmPlan(arm, plan))
+            arms.append(ArmPlan(arm, plan, reference))
             continue
         # what the user set for this method alone, its control gets too; a recipe's settings suit the method only
         shared = {name: value for name, value in own.items() if name in SETTINGS and name not in COUNTED_IN_EPOCHS}
         its_swept = {name: value for name, value in values_for_all(swept).items() if varies(name, *control_pair)}
         values = {**asked.settings, **its_swept, **asked.options.get(control_pair[0], {}), **shared}
-        its_reference = erm_epochs(data, *_model_apart(asked, asked.settings | its_swept))
-        control = without_unused_groups(plan_for(asked.request(control_pair, values), data, spec, seed, its_reference))
+        erm = erm_settings(asked.request(control_pair, {**asked.settings, **its_swept}), data)
+        control = plan_for(asked.request(control_pair, values), data, spec, seed, erm.epochs)
         passes = 2 if control_pair[1] in PLAIN else 1
         full_cost = float(passes * control.settings.epochs * len(data.train))
         same = control_pair[0] == "erm" and not shared
         control = evolve(control, after=plan.digest, full_cost=full_cost if same else None)
-        arms.append(ArmPlan(arm, plan, Arm(*control_pair, plain(its_swept)), control))
+        arms.append(ArmPlan(arm, plan, reference, Arm(*control_pair, plain(its_swept)), control))
     return arms
-
-
-def _model_apart(asked: Asked, values: Mapping[str, Any]) -> tuple[Model | None, dict[str, Any]]:
-    return values.get("model", asked.model), {name: value for name, value in values.items() if name != "model"}
 
 
 def _control(method: str, optimizer: str) -> Pair | None:
@@ -302,9 +302,7 @@ def _check(arms: Sequence[ArmPlan], data: Data) -> None:
     for plan in plans:
         rates = {name: getattr(plan.settings, name) for name in ("lr", "momentum", "weight_decay", "rho")}
         builder(plan.optimizer.name, **rates)
-        inferred = uses_inferred(plan.method.name, plan.settings)
-        settings = evolve(plan.settings, select="last", patience=None) if inferred else plan.settings
-        find(plan.method.name).check(by_class(data) if inferred else data, settings, dict(plan.method.options))
+        check_method(plan, data)
     check_inference(plans)
 
 

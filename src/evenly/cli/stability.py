@@ -80,8 +80,9 @@ def stability(
     out = out or Path("stability") / path.name.removesuffix(".npz")
     check_answer(out, "stability.json", str(target))
     rates: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "rho": rho}
+    notes: list[str] = []
     if path.suffix == ".npz":
-        card, notes = _card_of_file(path, rates), []
+        card = _card_of_file(path, rates)
     elif path.exists() and not path.is_dir():
         raise EvenlyError(f"{path} is neither a run's folder nor an .npz file; give one of these")
     else:

@@ -1,6 +1,7 @@
 """`evenly.train`: one method, one optimizer, one model, one seed on one data set.
 
-run = evenly.train(evenly.Data(train=(x, y, groups), test=(x2, y2, groups2)), model="convnet", method="pde", out="runs/a")
+data = evenly.Data(train=(x, y, groups), test=(x2, y2, groups2))
+run = evenly.train(data, model="convnet", method="pde", out="runs/a")
 run.model, run.results, run.history, run.predict(x3)
 """
 

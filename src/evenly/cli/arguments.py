@@ -6,7 +6,6 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,12 +55,11 @@ ConfigFile = Annotated[
 WORDS = {int: "INTEGER", float: "NUMBER"}
 
 
-def takes(settings: type[Any], *, only: Collection[str] | None = None) -> Callable[[Callable[..., Any]], Any]:
+def takes(settings: Any, *, only: Collection[str] | None = None) -> Callable[[Callable[..., Any]], Any]:
     """Add an option for every setting of a class to a verb, which gets what the user typed as keyword arguments."""
     options = {name: each for name, each in settings_of(settings).items() if only is None or name in only}
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(verb)
         def call(**typed: Any) -> Any:
             values = {name: typed.pop(name) for name in options}
             given = {
@@ -79,9 +77,9 @@ def takes(settings: type[Any], *, only: Collection[str] | None = None) -> Callab
             for name, each in options.items()
         ]
         parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-        call.__signature__ = inspect.Signature([*parameters, *made, *rest])  # type: ignore[attr-defined]
+        call.__signature__ = inspect.Signature([*parameters, *made, *rest])
+        call.__name__, call.__doc__ = verb.__name__, verb.__doc__
         call.__annotations__ = {each.name: each.annotation for each in (*parameters, *made)}
-        del call.__wrapped__  # type: ignore[attr-defined]
         return call
 
     return decorate
@@ -91,7 +89,7 @@ def finished(verb: Callable[..., Any]) -> Callable[..., Any]:
     """A verb without its catch-all parameter, as typer takes it."""
     signature = inspect.signature(verb)
     kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    verb.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
+    verb.__signature__ = inspect.Signature(kept)
     return verb
 
 

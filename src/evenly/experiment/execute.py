@@ -15,12 +15,13 @@ from attrs import evolve, frozen
 from torch import Tensor, nn
 
 from evenly.data import Data, Texts
-from evenly.data.preprocessing import preprocessing_of
+from evenly.data.examples import preprocessing_of
 from evenly.diagnose.recording import Recorder
 from evenly.engine import Fit, Trained, measure
 from evenly.engine.accuracy import intervals, usage
+from evenly.engine.batches import Batches
 from evenly.engine.checkpoints import Checkpoints
-from evenly.engine.evaluation import outputs_on
+from evenly.engine.evaluation import outputs_of
 from evenly.engine.progress import Progress
 from evenly.errors import EvenlyError, EvenlyWarning
 from evenly.experiment.request import uses_inferred
@@ -38,7 +39,7 @@ from evenly.runs.network import NetworkSpec, save_network
 from evenly.runs.plan import Plan
 from evenly.runs.results import DataSummary, InferredGroups, Measured, RunResult, Usage
 from evenly.runs.run import Recorded, Run, load
-from evenly.settings import Execution, Settings
+from evenly.settings import Execution, Recording, settings_of
 
 Show = Callable[[float, str], None]
 
@@ -52,9 +53,7 @@ class Prepared:
     config: Config
 
 
-def execute(
-    plan: Plan, data: Data, out: Path | None, execution: Execution, progress: Show | None = None
-) -> Run:
+def execute(plan: Plan, data: Data, out: Path | None, execution: Execution, progress: Show | None = None) -> Run:
     """Run a plan, or go on with it, or read it back where it is finished.
 
     Args:
@@ -73,9 +72,7 @@ def execute(
             trained, inferred = _trained(plan, prepared, fit)
             outputs = _outputs(trained, prepared.data, plan)
             results = _results(plan, prepared, trained, outputs, inferred)
-        run = Run(
-            prepared.config, results, trained.history, trained.selection, _recorded(trained), out, trained.model
-        )
+        run = Run(prepared.config, results, trained.history, trained.selection, _recorded(trained), out, trained.model)
         return run if folder is None else _completed(_kept(folder, run, prepared.data, outputs), run)
 
 
@@ -89,11 +86,10 @@ def prepare(plan: Plan, data: Data) -> Prepared:
     network = fresh()
     _check_network(network, read)
     channels = len(network.mean) if isinstance(network, Standardised) else None
-    options = {key: value for key, value in plan.model.options.items() if key != "weights"}
     config = Config(
         plan=plan,
-        network=NetworkSpec(name, options, tuple(shape), data.classes, channels, plan.model.own),
-        preprocessing=preprocessing_of(data).to_dict(),
+        network=NetworkSpec(name, plan.model.options, tuple(shape), data.classes, channels, plan.model.own),
+        preprocessing=preprocessing_of(read).to_dict(),
         class_names=tuple(map(str, data.class_names or range(data.classes))),
         group_names=tuple(data.measured_names),
         fingerprints={"data": data.fingerprint(), "model": fingerprint(network)},
@@ -131,7 +127,7 @@ def _fit(plan: Plan, prepared: Prepared, folder: RunFolder | None, execution: Ex
     rates = {name: getattr(settings, name) for name in ("lr", "momentum", "weight_decay", "rho")}
     record = None
     if plan.record is not None:
-        options = plan.record.options()
+        options = {name: getattr(plan.record, name) for name in settings_of(Recording)}
         Recorder(prepared.data, **options).check(prepared.fresh())
         record = lambda data: Recorder(data, **options)  # noqa: E731
     return Fit(
@@ -152,7 +148,7 @@ def _trained(plan: Plan, prepared: Prepared, fit: Fit) -> tuple[Trained, Inferre
     method, options, data = find(plan.method.name), dict(plan.method.options), prepared.data
     if not uses_inferred(plan.method.name, plan.settings):
         return method(prepared.fresh, data, fit, **options), None
-    method.check(by_class(data), evolve(plan.settings, select="last"), options)
+    check_method(plan, data)
     inferred = infer_groups(prepared.fresh, data, fit, plan.settings.infer)
     for doubt in inferred.doubts(plan.settings.select):
         warnings.warn(doubt, EvenlyWarning, stacklevel=2)
@@ -164,15 +160,25 @@ def _trained(plan: Plan, prepared: Prepared, fit: Fit) -> tuple[Trained, Inferre
     return trained, inferred
 
 
+def check_method(plan: Plan, data: Data) -> None:
+    """Refuse what a plan's method cannot do on this data; where groups will be inferred, by the classes as groups."""
+    method, settings = find(plan.method.name), plan.settings
+    if uses_inferred(plan.method.name, settings):
+        if data.validation is not None:  # whether it holds every group is known once they are inferred
+            settings = evolve(settings, select="last", patience=None)
+        data = by_class(data)
+    method.check(data, settings, plan.method.options, plan.seed)
+
+
 def _outputs(trained: Trained, data: Data, plan: Plan) -> dict[str, Tensor]:
     """The network's outputs on every split."""
-    return {
-        name: outputs_on(
-            trained.model, split, plan.seed, trained.precision, batch_size=plan.settings.batch_size,
-            workers=trained.workers, purpose="results",
-        )
-        for name, split in data.splits.items()
-    }  # fmt: skip
+    device = next((parameter.device for parameter in trained.model.parameters()), torch.device("cpu"))
+    outputs = {}
+    for name, split in data.splits.items():
+        batches = Batches(split, plan.settings.batch_size, device, trained.workers, precision=trained.precision)
+        with isolated(derive(plan.seed, "results", name)):
+            outputs[name] = outputs_of(trained.model, batches).cpu()
+    return outputs
 
 
 def _results(
@@ -202,7 +208,7 @@ def _results(
         factor=1 if selection is None else selection.factor,
         chosen_by_the_end=None if added is None else len(added),
         used=None if trained.seen_counts is None else Usage(**_tuples(usage(trained.seen_counts, data))),
-        inferred_groups=None if inferred is None else InferredGroups.from_dict(inferred.summary()),
+        inferred_groups=None if inferred is None else InferredGroups.from_dict(inferred.to_dict()),
         remarks=trained.remarks,
     )
 
@@ -324,6 +330,3 @@ def _check_network(model: nn.Module, data: Data) -> None:
         raise EvenlyError(
             f"the model returns {got} for {len(x)} examples of {data.classes} classes; it must return {expected}"
         )
-
-
-__all__ = ["Settings", "execute", "prepare"]

@@ -45,5 +45,5 @@ def demo(
     ]
     seconds = time.perf_counter() - started
     write_json(out / "results.json", {"format": FORMAT, "comparisons": list(COMPARISONS), "seconds": seconds})
-    write_report(out)
+    write_report(out, runs=False)
     return tables

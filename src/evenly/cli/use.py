@@ -19,9 +19,9 @@ def predict(
         str,
         typer.Argument(metavar="DATA", help="A folder of images, one image, a .csv file or an .npz file with x[, y]."),
     ],
-    out: Annotated[
-        Path, typer.Option("--out", help="The csv file for classes and probabilities.")
-    ] = Path("predictions.csv"),
+    out: Annotated[Path, typer.Option("--out", help="The csv file for classes and probabilities.")] = Path(
+        "predictions.csv"
+    ),
     as_json: Json = False,
 ) -> None:
     """Predict classes and probabilities for new data with a trained model; leaves a csv.
