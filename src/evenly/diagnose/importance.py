@@ -34,8 +34,8 @@ from evenly.engine.evaluation import last_linear
 from evenly.engine.losses import losses, single
 from evenly.errors import EvenlyError
 from evenly.optim.foreach import alike, norm
-from evenly.options import checks_options
 from evenly.randomness import generator
+from evenly.settings import checks_options
 from evenly.theory.spiral import gini as over_last
 
 Weights = dict[str, Tensor]

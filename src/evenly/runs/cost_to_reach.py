@@ -1,19 +1,16 @@
-"""What it cost to bring the worst group of validation to a level: the first epoch that got there, in example-gradients."""
+"""What it cost to bring the worst group of validation to a level: example-gradients up to the first epoch there."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from evenly.errors import EvenlyError
+from evenly.runs.run import History, HistoryRow, Run
 from evenly.values import Value
-
-if TYPE_CHECKING:
-    from evenly.runs.run import History, HistoryRow, Run
 
 ABOVE_ERM = (0.0, 0.05, 0.10, 0.15)
 """The levels: this much above ERM's best worst group on validation."""
@@ -61,7 +58,7 @@ def levels_reached(pairs: Sequence[tuple[Run | None, Run | None]]) -> tuple[Leve
     costs: dict[float, list[float | None]] = {above: [] for above in ABOVE_ERM}
     units = []
     for run, erm in pairs:
-        if run is None or erm is None or not run.history or _changed_after_training(run):
+        if run is None or erm is None or not run.history or changed_after_training(run):
             return ()
         best = max(map(_worst, erm.history), default=-math.inf)
         if -math.inf in (best, max(map(_worst, run.history))):
@@ -81,12 +78,13 @@ def reason_for_none(pairs: Sequence[tuple[Run | None, Run | None]]) -> str:
     runs = [run for pair in pairs for run in pair if run is not None and run.history]
     if any("worst_inferred_group" in (row.get("validation") or {}) for run in runs for row in run.history):
         return "validation was measured by inferred groups"
-    if any(run is not None and run.history and _changed_after_training(run) for run, _ in pairs):
+    if any(run is not None and run.history and changed_after_training(run) for run, _ in pairs):
         return "its weights were changed after the last epoch"
     return ""
 
 
-def _changed_after_training(run: Run) -> bool:
+def changed_after_training(run: Run) -> bool:
+    """Whether the method changed the weights after the last epoch, so that they are those of no epoch."""
     return bool(run.results.cost > run.history[-1]["cost"])
 
 
