@@ -91,8 +91,8 @@ def test_recording_changes_nothing_else_in_a_run() -> None:
 
 @pytest.fixture
 def every_epoch_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenly.engine.loop.CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr("evenly.engine.loop.CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr("evenly.engine.checkpoints.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("evenly.engine.checkpoints.CHECKPOINT_SHARE", 1e9)
 
 
 @pytest.mark.usefixtures("every_epoch_kept")

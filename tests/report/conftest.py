@@ -12,7 +12,8 @@ from torch import nn
 
 from evenly.comparison import Comparison, summarise
 from evenly.data import Data
-from evenly.engine.run import Run, Selection
+from evenly.engine.trained import Selection
+from evenly.experiment import Run
 
 ARMS = {
     "erm+sgd": ("erm", "sgd", 1.0, None, None, 0.0),

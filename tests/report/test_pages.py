@@ -16,7 +16,7 @@ import torch
 import evenly
 from evenly.comparison import summarise
 from evenly.data import Data
-from evenly.engine.run import Selection
+from evenly.engine.trained import Selection
 from evenly.errors import EvenlyError
 from evenly.report import comparison_page, run_page, words
 from evenly.report.comparisons import MOST_POINTS, arm_looks, hard_examples, over_values

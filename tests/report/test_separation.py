@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import evenly
-from evenly.engine.run import Selection
+from evenly.engine.trained import Selection
 from evenly.report import single_run
 from evenly.report.blocks import Panels
 from evenly.report.figures import Curve

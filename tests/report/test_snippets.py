@@ -6,7 +6,7 @@ import torch
 
 import evenly
 from evenly.data import Data, Split, Texts
-from evenly.engine.run import Selection
+from evenly.engine.trained import Selection
 from evenly.report.examples import SNIPPET, picked_and_others, snippet
 
 
