@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenly.report.formats import counted, interval, multiple, number, percent, points, times
+from evenly.engine.accuracy import group_accuracy, wilson
+from evenly.report.formats import bounds, counted, interval, listed, multiple, number, percent, points, times
 from evenly.report.names import METRIC_NAMES, RULES, has_metric
 from evenly.report.run_words import erm_in_full, inferred_groups, uncaptured, worst_group
 from evenly.runs.results import SHOWN
@@ -21,37 +22,57 @@ if TYPE_CHECKING:
     from evenly.diagnose.audit import Audit
     from evenly.diagnose.stability_card import StabilityCard
     from evenly.runs.comparison import Comparison
-    from evenly.runs.results import RunResult
+    from evenly.runs.predictions import Predictions
+    from evenly.runs.run import Run
     from evenly.runs.summary import Difference, Summary
-    from evenly.settings import Option
     from evenly.theory.stability import PhaseDiagram
 
 WIDEST_NAME = 23
 OUTCOME_STYLES = {"raised": "green", "lowered": "red", "unclear": "", "unknown": "dim"}
 
 
-def show_run(result: RunResult, page: Path) -> None:
+def show_run(run: Run) -> None:
     """What one run reached and cost."""
-    measured, split = result.measured, SHOWN[result.judged]
+    result, measured = run.results, run.results.measured
     full = erm_in_full(result.method, result.cost_multiple)
     print(
         f"{result.data.name}: {result.method} with {result.optimizer}, {counted(result.epochs, 'epoch')}, "
         f"{result.cost_multiple:.2f}x the cost of ERM{full}"
     )
     weights = f"weights of epoch {result.selected_epoch}, rule: {result.rule}"
-    _line(f"{split} accuracy", f"{measured.accuracy:.1%}   ({weights})")
+    _line(f"{SHOWN[result.judged]} accuracy", f"{measured.accuracy:.1%}   ({weights})")
     if measured.worst_group is not None:
         which = worst_group(measured, result.data.group_names)
         _line("worst group", f"{measured.worst_group:.1%}   {which}")
         # none where no group of training is in the split
         _line("train-weighted", percent(measured.train_weighted))
-    _line("weights after", f"{result.selected_after_epochs:.1f} epochs of the full training set")
+    _line("weights cost", f"{result.selected_after_epochs:.1f} epochs of the full training set")
     if result.evaluation_cost:
         _line("evaluation", f"{times(result.evaluation_cost_multiple)} the cost of ERM, counted separately")
     inferred = [] if result.inferred_groups is None else [inferred_groups(result.inferred_groups)]
     for remark in filter(None, (*result.remarks, *inferred, uncaptured([result]))):
         print(textwrap.fill(remark, _width(), initial_indent="  ", subsequent_indent="  "))
-    print(f"  {'page':<22}{page}")
+    if run.folder is not None:
+        print(f"  {'page':<22}{run.folder / 'report.html'}")
+
+
+def show_predictions(predictions: Predictions, file: Path) -> None:
+    """How often each class was predicted and, where labels are known, how often that is right."""
+    counts = {name: predictions.names.count(name) for name in predictions.class_names}
+    total = len(predictions)
+    print(f"{counted(total, 'example')}: {listed(f'{name} {count:,}' for name, count in counts.items() if count)}")
+    if predictions.accuracy is not None and predictions.true_labels is not None:
+        limits = wilson(round(predictions.accuracy * total), total)
+        _line("accuracy", f"{predictions.accuracy:.1%}   {bounds(limits)}")
+        if predictions.groups is not None:
+            by_group = group_accuracy(predictions.probabilities, predictions.true_labels, predictions.groups)
+            n = int(by_group.counts[by_group.worst_group])
+            limits = wilson(round(by_group.worst * n), n)
+            _line(
+                "worst group",
+                f"{by_group.worst:.1%}   group {by_group.worst_group}: {counted(n, 'example')} {bounds(limits)}",
+            )
+    print(f"  {'file':<22}{file}")
 
 
 def show_comparisons(comparisons: Iterable[Comparison], page: Path) -> None:
@@ -136,11 +157,10 @@ def _numbers(summary: Summary, worst: str) -> list[str]:
     return [*cells, multiple(summary.cost_multiple)]
 
 
-def show_audits(audits: Sequence[Audit], page: Path) -> None:
-    """How two models compare, where there are two, and what was found of each, in words."""
-    if len(audits) > 1:
-        _paragraphs(audits[0].compared(audits[1]))
-        print()
+def show_audits(audits: Iterable[Audit], compared: Sequence[str], page: Path) -> None:
+    """How two models compare, where there are two, and what was found of each."""
+    _paragraphs(compared)
+    print(end="\n" if compared else "")
     for audit in audits:
         _paragraphs(audit.verdict())
         print()
@@ -184,10 +204,10 @@ def show_list(rows: Mapping[str, str], as_json: bool) -> None:
         print(textwrap.fill(summary, _width(), initial_indent=f"{name:<{width}}", subsequent_indent=" " * width))
 
 
-def with_options(summary: str, options: Mapping[str, Option]) -> str:
+def with_options(summary: str, defaults: Mapping[str, object]) -> str:
     """A summary and, in brackets, the options with their defaults."""
-    defaults = ", ".join(f"{name}={option.text(option.default)}" for name, option in options.items())
-    return summary.rstrip(".") + (f" [{defaults}]" if defaults else "")
+    options = listed(f"{name}={value}" for name, value in defaults.items())
+    return summary.rstrip(".") + (f" [{options}]" if options else "")
 
 
 def _line(label: str, text: str) -> None:

@@ -26,52 +26,56 @@ PAGE = "report.html"
 Result = Run | Comparison | Audit
 
 
-def write_report(target: str | Path | Result | Sequence[Result], path: str | Path | None = None) -> list[Path]:
-    """Write the page of a result, or every page of a folder; the files written, the main page first.
+def write_report(
+    target: str | Path | Result | Sequence[Result], path: str | Path | None = None, *, runs: bool = True
+) -> Path:
+    """Write the page of a result, or every page of a folder; where the page is.
 
     Args:
         target: a folder that `train`, `compare` or `demo` left behind, of which nothing but the folder is needed; a
             run; one comparison or several; one audit, or two of the same data.
         path: the HTML file; where it is left out, `report.html` in the folder of the run or the comparison.
+        runs: for the folder of a comparison, write the pages of its runs too.
     """
     if isinstance(target, str | Path):
         if path is not None:
             raise EvenlyError(f"the pages of {target} are written into it; leave out path {str(path)!r}")
-        return _write_folder(Path(target))
+        return _write_folder(Path(target), runs)
     results = list(target) if isinstance(target, Sequence) else [target]
     if len(results) == 1 and isinstance(run := results[0], Run):
-        return [write_page(_page_path(path, run.folder), run_page(run))]
+        return write_page(_page_path(path, run.folder), run_page(run))
     comparisons = [each for each in results if isinstance(each, Comparison)]
     audits = [each for each in results if isinstance(each, Audit)]
     if results and len(comparisons) == len(results):
-        return [write_page(_page_path(path, comparisons[0].out), comparison_page(comparisons))]
+        return write_page(_page_path(path, comparisons[0].out), comparison_page(comparisons))
     if results and len(audits) == len(results):
         page = _page_path(path, None)
         audit_page(audits, page)
-        return [page]
+        return page
     names = ", ".join(dict.fromkeys(type(each).__name__ for each in results)) or "nothing"
     raise EvenlyError(f"no page shows {names}; give a folder, a run, comparisons, or one or two audits")
 
 
-def _write_folder(folder: Path) -> list[Path]:
+def _write_folder(folder: Path, runs: bool) -> Path:
     """The pages of a folder: of a run, of a comparison and its runs, or of the demo's comparisons."""
     content = read_json(folder / "results.json")
     if isinstance(content, dict) and "comparisons" in content:
-        parts = [folder / Path(name).name for name in content["comparisons"]]
-        comparisons = [load_comparison(part) for part in parts]
-        page = comparison_page(comparisons, "evenly demo", content.get("seconds"))
-        return [write_page(folder / PAGE, page), *(file for each in comparisons for file in _write_comparison(each))]
+        comparisons = [load_comparison(folder / Path(name).name) for name in content["comparisons"]]
+        for comparison in comparisons if runs else ():
+            _write_comparison(comparison, runs)
+        return write_page(folder / PAGE, comparison_page(comparisons, "evenly demo", content.get("seconds")))
     if isinstance(content, dict) and "rows" in content:
-        return _write_comparison(load_comparison(folder))
+        return _write_comparison(load_comparison(folder), runs)
     for verb in ("audit", "stability"):
         if (folder / f"{verb}.json").exists():
             raise EvenlyError(f"the page of {folder} needs the model; run `evenly {verb}` again")
     return write_report(load(folder))
 
 
-def _write_comparison(comparison: Comparison) -> list[Path]:
-    """The page of a comparison, and those of its runs."""
-    return [*write_report(comparison), *(file for run in comparison.runs.values() for file in write_report(run))]
+def _write_comparison(comparison: Comparison, runs: bool) -> Path:
+    for run in comparison.runs.values() if runs else ():
+        write_report(run)
+    return write_report(comparison)
 
 
 def _page_path(path: str | Path | None, folder: Path | None) -> Path:
