@@ -5,7 +5,6 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from evenly import EvenlyError
 from evenly.data import load
 
 LEFT, RIGHT, NONE = 0, 1, 2
@@ -106,6 +105,5 @@ def test_the_seed_decides_the_data(name):
         ("partial-digits", {"missing": float("nan")}, "missing nan cannot be used"),
     ],
 )
-def test_refuses_what_is_no_share(name, options, message):
-    with pytest.raises(EvenlyError, match=message):
-        load(name, **options)
+def test_refuses_what_is_no_share(name, options, message, refused):
+    refused(message, load, name, **options)

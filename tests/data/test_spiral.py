@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from evenly import EvenlyError
 from evenly.data.spiral import SpiralDistribution, draw, probing_errors, spiral
 
 N = 4000
@@ -214,17 +213,13 @@ def test_probing_errors_read_a_representation_where_there_is_one():
         ({"n": 0}, "n must be at least 1, got 0 for the train set"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(options, message):
-    with pytest.raises(EvenlyError, match=f"^{message}$"):
-        spiral(**options)
+def test_what_cannot_be_drawn_is_refused(options, message, refused):
+    refused(f"^{message}$", spiral, **options)
 
 
 @pytest.mark.parametrize(("distributions", "seeds"), [([SpiralDistribution()] * 2, [0]), (SpiralDistribution(), [])])
-def test_distributions_and_seeds_must_go_together(distributions, seeds):
-    with pytest.raises(
-        EvenlyError, match=r"distributions for \d seeds; give one distribution, or one for each of 1 or more seeds$"
-    ):
-        draw(distributions, seeds)
+def test_distributions_and_seeds_must_go_together(distributions, seeds, refused):
+    refused(r"distributions for \d seeds; give one distribution, or one for each", draw, distributions, seeds)
 
 
 def test_what_is_said_of_the_data_is_true_of_its_noise():

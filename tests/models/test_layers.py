@@ -11,13 +11,6 @@ from evenly.models import MLP, VGG, DenseNet, MobileNetV2, PreActResNet, ResNet,
 from evenly.models.resnet import BasicBlock, Bottleneck
 
 
-@pytest.fixture(autouse=True)
-def _same_weights_every_time():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 class Written:
     """A network's state dict, and the operations of the papers by the names in it."""
 

@@ -2,23 +2,15 @@
 
 import math
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from evenly import Data, EvenlyError
+from evenly import Data
 from evenly.experiment import scaled
 from evenly.models import MLP, MODELS, ConvNet, CubicCNN, factory
-
-
-@pytest.fixture(autouse=True)
-def _same_weights_every_time():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
 
 
 def cubic(bias, filters=5, dimension=4):
@@ -91,9 +83,8 @@ def test_cubic_uniform_initialisation_is_torchs_scaled(scale, bound):
         assert float(values.std()) == pytest.approx(bound / math.sqrt(3), rel=5 / math.sqrt(values.numel()))
 
 
-def test_cubic_refuses_an_initialisation_that_is_not_there():
-    with pytest.raises(EvenlyError, match="init must be 'normal' or 'uniform', got 'zeros'"):
-        CubicCNN(4, init="zeros")
+def test_cubic_refuses_an_initialisation_that_is_not_there(refused):
+    refused("init must be 'normal' or 'uniform', got 'zeros'", CubicCNN, 4, init="zeros")
 
 
 def test_mlp_is_the_composition_of_its_layers():
@@ -180,53 +171,47 @@ def test_options_reach_a_named_model():
     assert factory("cubic-cnn-bias", (3, 50), 2, 0)[0]().bias is not None
 
 
-@pytest.mark.parametrize(
-    ("model", "shape", "classes", "message"),
-    [
-        ("mpl", (5,), 2, "no model is called 'mpl'; did you mean 'mlp'"),
-        ("cubic-cnn", (3, 50), 3, "cubic-cnn takes patches"),
-        ("cubic-cnn", (50,), 2, "cubic-cnn takes patches"),
-        ("convnet", (50,), 2, r"convnet takes images \(C, H, W\), got inputs \(50,\)"),
-        (3, (5,), 2, "a model must be a name, .* got a int"),
-        (lambda: "a network", (5,), 2, "returned a str; it must build a torch.nn.Module"),
-    ],
-)
-def test_factory_refuses(model, shape, classes, message):
-    with pytest.raises(EvenlyError, match=message):
-        factory(model, shape, classes, 0)[0]()
+REFUSED = [
+    ("mpl", (5,), 2, "no model is called 'mpl'; did you mean 'mlp'"),
+    ("cubic-cnn", (3, 50), 3, "cubic-cnn takes patches"),
+    ("cubic-cnn", (50,), 2, "cubic-cnn takes patches"),
+    ("convnet", (50,), 2, r"convnet takes images \(C, H, W\), got inputs \(50,\)"),
+    (3, (5,), 2, "a model must be a name, .* got a int"),
+    (lambda: "a network", (5,), 2, "returned a str; it must build a torch.nn.Module"),
+]
+STRANGE = [
+    *(("cubic-cnn", options) for options in ({"filters": -1}, {"filters": 0}, {"sigma_0": -1.0})),
+    *(("mlp", options) for options in ({"dropout": 2.5}, {"hidden": [0]}, {"hiden": [3]})),
+    *(("convnet", {"width": width}) for width in (0, -1, 2.5)),
+    ("vgg19", {"stages": "a"}),
+    ("densenet121", {"growth": 0}),
+    ("vit_s", {"heads": 0}),
+    ("resnet18", {"blocks": []}),
+    ("mobilenet_v2", {"dropout": -1}),
+]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_says_in_a_line_what_it_is(name):
-    make, summary = MODELS[name]
-    assert isinstance(make, Callable)
-    assert summary
-    assert "\n" not in summary
+@pytest.mark.parametrize(("model", "shape", "classes", "message"), REFUSED)
+def test_refused_models(model, shape, classes, message, refused, built):
+    refused(message, built, model, shape, classes, 0)
 
 
-@pytest.mark.parametrize(
-    ("model", "options"),
-    [
-        ("cubic-cnn", {"filters": -1}),
-        ("cubic-cnn", {"filters": 0}),
-        ("cubic-cnn", {"sigma_0": -1.0}),
-        ("mlp", {"dropout": 2.5}),
-        ("mlp", {"hidden": [0]}),
-        ("convnet", {"width": 0}),
-        ("convnet", {"width": -1}),
-        ("convnet", {"width": 2.5}),
-        ("vgg19", {"stages": "a"}),
-        ("densenet121", {"growth": 0}),
-        ("vit_s", {"heads": 0}),
-        ("resnet18", {"blocks": []}),
-        ("mobilenet_v2", {"dropout": -1}),
-    ],
-)
-def test_options_that_make_no_network_are_said_in_a_line(model, options):
+@pytest.mark.parametrize(("model", "options"), STRANGE)
+def test_refused_options(model, options, refused, built):
     shape = {"cubic-cnn": (3, 5), "mlp": (3,)}.get(model, (3, 32, 32))
-    with pytest.raises(EvenlyError, match=r"with options \{.*see its docstring") as refusal:
-        factory(model, shape, 2, 0, **options)[0]()
-    assert "\n" not in str(refusal.value)
+    refused(r"with options \{.*see its docstring", built, model, shape, 2, 0, **options)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(5, 2), lambda: nn.Linear(5, 2)])
+def test_options_are_for_a_model_by_name(model, refused, built):
+    refused("model option 'hiden' is for a model by name", built, model, (5,), 2, 0, hiden=(3,))
+
+
+def test_every_model_says_in_a_line_what_it_is():
+    for make, summary in MODELS.values():
+        assert callable(make)
+        assert summary
+        assert "\n" not in summary
 
 
 def test_images_can_lose_their_mean_alone():

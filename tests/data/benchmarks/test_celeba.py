@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from evenly import EvenlyError
 from evenly.data import load
 from evenly.data.benchmarks.celeba import celeba
 from evenly.data.images import decoding
@@ -129,10 +128,9 @@ def test_the_archive_is_decoded_once_and_again_when_it_changes(tmp_path, monkeyp
     assert len(seen) == 600
 
 
-def test_what_is_there_is_chosen_the_official_files_first(tmp_path, monkeypatch):
+def test_what_is_there_is_chosen_the_official_files_first(tmp_path, monkeypatch, refused):
     monkeypatch.setenv("EVENLY_DATA", str(tmp_path))
-    with pytest.raises(EvenlyError, match=r"celeba was not found: .*get it: list_attr_celeba.txt, .*mmlab"):
-        load("celeba")
+    refused(r"celeba was not found: .*get it: list_attr_celeba.txt, .*mmlab", load, "celeba")
     first(tmp_path / "celeba10k")
     data = load("celeba")
     assert (len(data.train), data.train.example_shape, data.name) == (100, (3, 64, 64), "celeba")
@@ -143,15 +141,12 @@ def test_what_is_there_is_chosen_the_official_files_first(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("make", [lambda root: official(root, "txt"), lambda root: official(root, "csv"), first])
-def test_attributes_that_are_not_there_are_refused(tmp_path, make):
+def test_attributes_that_are_not_there_are_refused(tmp_path, make, refused):
     make(tmp_path)
     for options in ({"label": "Blond_Hare"}, {"attribute": "Blond_Hare"}):
-        with pytest.raises(EvenlyError, match=r"no attribute of celeba is called 'Blond_Hare'; did you mean 'Blond_H"):
-            celeba(tmp_path, **options)
-    with pytest.raises(EvenlyError, match="label and attribute must differ, got 'Male' for both"):
-        celeba(tmp_path, label="Male")
-    with pytest.raises(EvenlyError, match="size 0 cannot be used"):
-        celeba(tmp_path, size=0)
+        refused(r"no attribute of celeba is called 'Blond_Hare'; did you mean 'Blond_H", celeba, tmp_path, **options)
+    refused("label and attribute must differ, got 'Male' for both", celeba, tmp_path, label="Male")
+    refused("size 0 cannot be used", celeba, tmp_path, size=0)
 
 
 @pytest.mark.parametrize(
@@ -164,25 +159,21 @@ def test_attributes_that_are_not_there_are_refused(tmp_path, make):
         ("list_attr_celeba.txt", "000002.jpg", "../../x.jpg", "line 4 of .* names .* which lies outside"),
     ],
 )  # fmt: skip
-def test_a_damaged_list_is_refused_with_its_line(tmp_path, file, before, after, message):
+def test_a_damaged_list_is_refused_with_its_line(tmp_path, file, before, after, message, refused):
     path = official(tmp_path, "txt") / file
     assert before in path.read_text()
     path.write_text(path.read_text().replace(before, after, 1))
-    with pytest.raises(EvenlyError, match=message):
-        celeba(tmp_path)
+    refused(message, celeba, tmp_path)
 
 
-def test_empty_and_unreadable_lists_are_refused(tmp_path):
+def test_empty_and_unreadable_lists_are_refused(tmp_path, refused):
     path = official(tmp_path, "txt") / "list_attr_celeba.txt"
     path.write_text(f"0\n{' '.join(NAMES)}\n")
-    with pytest.raises(EvenlyError, match=r"list_attr_celeba.txt has no rows; unpack its archive again"):
-        celeba(tmp_path)
+    refused(r"list_attr_celeba.txt has no rows; unpack its archive again", celeba, tmp_path)
     path.write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(EvenlyError, match=r"list_attr_celeba.txt cannot be read as a table"):
-        celeba(tmp_path)
+    refused(r"list_attr_celeba.txt cannot be read as a table", celeba, tmp_path)
     path.unlink()
-    with pytest.raises(EvenlyError, match=r"celeba in .* lacks list_attr_celeba.txt; unpack its archive again"):
-        celeba(tmp_path)
+    refused(r"celeba in .* lacks list_attr_celeba.txt; unpack its archive again", celeba, tmp_path)
 
 
 def rewrite(folder, change):
@@ -226,14 +217,12 @@ def large():
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_archive_is_refused(tmp_path, case):
+def test_a_damaged_archive_is_refused(tmp_path, case, refused):
     damage, message = DAMAGED[case]
     damage(first(tmp_path))
-    with pytest.raises(EvenlyError, match=message):
-        celeba(tmp_path, size=None)
+    refused(message, celeba, tmp_path, size=None)
 
 
-def test_an_image_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypatch):
+def test_an_image_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypatch, refused):
     monkeypatch.setattr(decoding, "MOST_BYTES", 10)
-    with pytest.raises(EvenlyError, match=r"200 of 200 images in .* cannot be read: '000001.jpg' \(\d+ bytes\)"):
-        celeba(first(tmp_path), size=None)
+    refused(r"200 of 200 images in .* cannot be read: '000001.jpg' \(\d+ bytes\)", celeba, first(tmp_path), size=None)

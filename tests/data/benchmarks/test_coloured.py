@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from evenly import EvenlyError
 from evenly.data import load
 from evenly.data.benchmarks.coloured import coloured_mnist
 
@@ -92,11 +91,9 @@ def test_the_seed_decides_and_names_are_given(sources, monkeypatch):
         ({"validation": -1}, "validation -1 is not a share to hold out"),
     ],
 )
-def test_options_that_cannot_be_are_refused(sources, options, message):
-    with pytest.raises(EvenlyError, match=message):
-        read(sources, **options)
+def test_options_that_cannot_be_are_refused(sources, options, message, refused):
+    refused(message, read, sources, **options)
 
 
-def test_missing_files_are_named_with_the_way_to_get_them(tmp_path):
-    with pytest.raises(EvenlyError, match=r"mnist was not found: searched for train-images.*download it"):
-        coloured_mnist(tmp_path)
+def test_missing_files_are_named_with_the_way_to_get_them(tmp_path, refused):
+    refused(r"mnist was not found: searched for train-images.*download it", coloured_mnist, tmp_path)

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import evenly
-from evenly import EvenlyError
 from evenly.data import load
 from evenly.data.benchmarks.composites import cifar_mnist, fashion_mnist_mnist
 
@@ -156,14 +155,11 @@ def test_a_probe_tells_which_of_the_two_features_was_learned(sources):
         ({"n": 4, "validation": 0.9}, "validation 0.9 of 2 images in each class leaves none for a split"),
     ],
 )
-def test_options_that_cannot_be_are_refused(sources, options, message):
-    with pytest.raises(EvenlyError, match=message):
-        cifar_mnist(sources.folder, **options)
+def test_options_that_cannot_be_are_refused(sources, options, message, refused):
+    refused(message, cifar_mnist, sources.folder, **options)
 
 
-def test_a_source_that_is_missing_is_named(sources, tmp_path):
+def test_a_source_that_is_missing_is_named(sources, tmp_path, refused):
     (tmp_path / "mnist").symlink_to(sources.folder / "mnist")
-    with pytest.raises(EvenlyError, match=rf"cifar10 was not found: searched for .* in '{tmp_path}/cifar10'.*download"):
-        cifar_mnist(tmp_path)
-    with pytest.raises(EvenlyError, match="fashion-mnist needs a folder and EVENLY_DATA is not set"):
-        fashion_mnist_mnist()
+    refused(rf"cifar10 was not found: searched for .* in '{tmp_path}/cifar10'.*download", cifar_mnist, tmp_path)
+    refused("fashion-mnist needs a folder and EVENLY_DATA is not set", fashion_mnist_mnist)

@@ -9,7 +9,6 @@ from PIL import Image
 from torch import nn
 
 import evenly
-from evenly import EvenlyError
 from evenly.data import load
 from evenly.data.benchmarks.domains import office_home, pacs, target_parts, vlcs
 
@@ -160,26 +159,19 @@ def test_the_target_in_two_parts_serves_a_linear_probe(tmp_path, memory):
     assert len(target_parts(data)[1]) == 8, "a fifth"
 
 
-def test_errors_name_the_domain_the_share_and_the_way_out(tmp_path):
-    with pytest.raises(EvenlyError, match=r"vlcs was not found: searched for Caltech101 in .*get it: VLCS.tar.gz"):
-        vlcs(tmp_path)
+def test_errors_name_the_domain_the_share_and_the_way_out(tmp_path, refused):
+    refused(r"vlcs was not found: searched for Caltech101 in .*get it: VLCS.tar.gz", vlcs, tmp_path)
     written(tmp_path, CASES["vlcs"][2])
-    with pytest.raises(EvenlyError, match=r"no domain of vlcs is called 'SUN'; did you mean 'SUN09'\?"):
-        vlcs(tmp_path, target="SUN")
-    with pytest.raises(EvenlyError, match=r"validation 1.0 is not a share"):
-        vlcs(tmp_path, validation=1.0)
+    refused(r"no domain of vlcs is called 'SUN'; did you mean 'SUN09'\?", vlcs, tmp_path, target="SUN")
+    refused(r"validation 1.0 is not a share", vlcs, tmp_path, validation=1.0)
     data = vlcs(tmp_path, size=TILE)
-    with pytest.raises(EvenlyError, match=r"share 0.01 of 30 test images leaves none to measure; give a larger"):
-        target_parts(data, share=0.01)
-    with pytest.raises(EvenlyError, match=r"share 1 is not a share to hold out"):
-        target_parts(data, share=1)
+    refused(r"share 0.01 of 30 test images leaves none to measure; give a larger", target_parts, data, share=0.01)
+    refused(r"share 1 is not a share to hold out", target_parts, data, share=1)
     data.test = None
-    with pytest.raises(EvenlyError, match="vlcs has no test set to divide"):
-        target_parts(data)
+    refused("vlcs has no test set to divide", target_parts, data)
     for domain in CASES["vlcs"][2]:
         (tmp_path / "empty" / domain).mkdir(parents=True)
-    with pytest.raises(EvenlyError, match=r"there are no images in .*; unpack its archive again"):
-        vlcs(tmp_path / "empty")
+    refused(r"there are no images in .*; unpack its archive again", vlcs, tmp_path / "empty")
 
 
 DAMAGED = {
@@ -203,8 +195,7 @@ def told(folder, **changes):
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_damaged_atlases_are_refused(tmp_path, case):
+def test_damaged_atlases_are_refused(tmp_path, case, refused):
     damage, message = DAMAGED[case]
     damage(atlases(tmp_path))
-    with pytest.raises(EvenlyError, match=message):
-        pacs(tmp_path, size=TILE)
+    refused(message, pacs, tmp_path, size=TILE)
