@@ -33,6 +33,7 @@ def test_cubic_is_the_double_sum(bias):
         for example in x.tolist()
     ]
     assert model(x).tolist() == pytest.approx(by_hand, rel=1e-12)
+    torch.testing.assert_close(model(x[:, [2, 0, 1]]), model(x), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -47,12 +48,7 @@ def test_cubic_gradient_is_the_formula(bias):
     torch.testing.assert_close(model.filters.grad, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_cubic_ignores_the_order_of_patches():
-    model, x = cubic(True), inputs(6, 3, 4)
-    torch.testing.assert_close(model(x[:, [2, 0, 1]]), model(x), rtol=1e-12, atol=1e-12)
-
-
-def test_two_logits_of_the_authors_code_are_this_network_up_to_signs():
+def test_two_logits_of_the_authors_code_are_this_network_up_to_signs(refused):
     model, x = cubic(True, filters=6), inputs(6, 3, 4)
     z = (x @ model.filters.T + model.bias) ** 3
     flipped = CubicCNN(4, 6, bias=True).double()
@@ -62,6 +58,7 @@ def test_two_logits_of_the_authors_code_are_this_network_up_to_signs():
         flipped.bias.copy_(model.bias * sign)
     difference = z[..., :3].sum((1, 2)) - z[..., 3:].sum((1, 2))
     torch.testing.assert_close(flipped(x), difference, rtol=1e-12, atol=1e-12)
+    refused("init must be 'normal' or 'uniform', got 'zeros'", CubicCNN, 4, init="zeros")
 
 
 @pytest.mark.parametrize(("sigma_0", "expected"), [(None, 0.1 / math.sqrt(50)), (0.3, 0.3)])
@@ -81,10 +78,6 @@ def test_cubic_uniform_initialisation_is_torchs_scaled(scale, bound):
     for values in (model.filters.detach().double(), model.bias.detach().double()):
         assert 0.99 * bound < float(values.abs().max()) <= bound * (1 + 1e-6)
         assert float(values.std()) == pytest.approx(bound / math.sqrt(3), rel=5 / math.sqrt(values.numel()))
-
-
-def test_cubic_refuses_an_initialisation_that_is_not_there(refused):
-    refused("init must be 'normal' or 'uniform', got 'zeros'", CubicCNN, 4, init="zeros")
 
 
 def test_mlp_is_the_composition_of_its_layers():
@@ -138,11 +131,6 @@ def test_the_seed_alone_decides_the_weights_of_a_named_model(name):
     assert not torch.equal(weights(4), first)
 
 
-@pytest.mark.parametrize(("asked", "listed"), [("preact-resnet18", "preact_resnet18"), ("cubic_cnn", "cubic-cnn")])
-def test_hyphens_and_underscores_are_the_same(asked, listed):
-    assert factory(asked, (3, 32, 32), 2, 0)[1] == listed
-
-
 @pytest.mark.parametrize("model", ["mlp", lambda: nn.Sequential(nn.Linear(5, 2), nn.Dropout())])
 def test_building_leaves_the_global_random_state_alone(model):
     before = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
@@ -165,10 +153,12 @@ def test_the_fresh_copies_of_a_given_module_share_nothing_with_it():
     assert all(torch.equal(fresh().state_dict()[key], value) for key, value in kept.items())
 
 
-def test_options_reach_a_named_model():
+def test_options_reach_a_named_model_and_hyphens_are_underscores():
     model = factory("mlp", (2, 3), 4, 0, hidden=(7,))[0]()
     assert [tuple(p.shape) for p in model.parameters()] == [(7, 6), (7,), (4, 7), (4,)]
     assert factory("cubic-cnn-bias", (3, 50), 2, 0)[0]().bias is not None
+    for name, listed in (("preact-resnet18", "preact_resnet18"), ("cubic_cnn", "cubic-cnn")):
+        assert factory(name, (3, 32, 32), 2, 0)[1] == listed
 
 
 REFUSED = [
@@ -214,19 +204,19 @@ def test_every_model_says_in_a_line_what_it_is():
         assert "\n" not in summary
 
 
+IMAGES = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+
+
 def test_images_can_lose_their_mean_alone():
-    images = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
-    fresh = factory("convnet", (3, 8, 8), 2, 5)[0]
-    x = images.float() / 255
+    fresh, x = factory("convnet", (3, 8, 8), 2, 5)[0], IMAGES.float() / 255
     less = x - x.double().mean((0, 2, 3), keepdim=True).float()
-    found = scaled(fresh, "convnet", Data((images, torch.arange(8) % 2)), "mean")().eval()(x)
-    torch.testing.assert_close(found, fresh().eval()(less), rtol=1e-4, atol=1e-6)
+    outputs = scaled(fresh, "convnet", Data((IMAGES, torch.arange(8) % 2)), "mean")().eval()(x)
+    torch.testing.assert_close(outputs, fresh().eval()(less), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("normalise", ["none", "data"])
 def test_a_seed_has_other_draws_of_the_same_network(normalise):
-    images = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
-    data = Data((images, torch.arange(8) % 2))
+    data = Data((IMAGES, torch.arange(8) % 2))
     fresh = scaled(factory("convnet", (3, 8, 8), 2, 5)[0], "convnet", data, normalise)
     first, again, other, same = (next(fresh(*draw).parameters()) for draw in ((), (0,), (1,), (1,)))
     assert torch.equal(first, again)

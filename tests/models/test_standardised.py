@@ -40,17 +40,10 @@ def pixels(count=COUNT, channels=3, seed=0):
 
 
 def data_of(channels=3, streamed=False, kind=np.uint8):
-    parts = {
-        "train": pixels(COUNT, channels, 0),
-        "validation": pixels(8, channels, 1) // 2,
-        "test": pixels(10, channels, 2) // 3,
-    }
-    return Data(
-        **{
-            name: Read(x.astype(kind)) if streamed else (x.astype(kind), np.arange(len(x)) % 2)
-            for name, x in parts.items()
-        }
-    )
+    train, validation, test = (pixels(count, channels, seed) for seed, count in enumerate((COUNT, 8, 10)))
+    parts = {"train": train, "validation": validation // 2, "test": test // 3}
+    parts = {name: x.astype(kind) for name, x in parts.items()}
+    return Data(**{name: Read(x) if streamed else (x, np.arange(len(x)) % 2) for name, x in parts.items()})
 
 
 def by_numpy(x):
@@ -101,9 +94,8 @@ def test_of_many_images_on_disk_some_at_equal_distances_are_looked_at(monkeypatc
     assert sorted(read.asked) == chosen
     assert mean == pytest.approx(by_numpy(x[chosen])[0], rel=1e-12)
     assert std == pytest.approx(by_numpy(x[chosen])[1], rel=1e-10)
-    assert channel_moments(Split(x, np.arange(101) % 2))[0] == pytest.approx(
-        by_numpy(x)[0], rel=1e-12
-    )  # in memory: all
+    in_memory, _ = channel_moments(Split(x, np.arange(101) % 2))
+    assert in_memory == pytest.approx(by_numpy(x)[0], rel=1e-12), "all of them"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -210,12 +202,8 @@ def test_a_network_of_the_users_own_is_never_wrapped(normalise, refused):
     recipe = Data(train=(pixels(), np.arange(COUNT) % 2), recipe={"normalise": normalise})
     assert type(evenly.train(own, recipe, epochs=1).model) is nn.Sequential
     assert type(evenly.train("mlp", recipe, epochs=1).model) is Standardised
-
-
-def test_none_leaves_the_network_as_it_is():
     for settings in ({}, {"normalise": "none"}):
-        run = evenly.train("convnet", data_of(), epochs=1, **settings)
-        assert not isinstance(run.model, Standardised)
+        assert not isinstance(evenly.train("convnet", data_of(), epochs=1, **settings).model, Standardised)
 
 
 @pytest.mark.parametrize("normalise", ["data", "imagenet"])

@@ -109,13 +109,8 @@ def offered(server, monkeypatch, **files):
 
 
 def test_archives_are_unpacked_and_other_files_moved(tmp_path, server, monkeypatch, refused):
-    offered(
-        server,
-        monkeypatch,
-        a_tar_gz=archive("tar", ("inner/one", "inner/two")),
-        b_zip=archive("zip", ("three",)),
-        c_gz=b"as it is",
-    )
+    packed = {"a_tar_gz": archive("tar", ("inner/one", "inner/two")), "b_zip": archive("zip", ("three",))}
+    offered(server, monkeypatch, **packed, c_gz=b"as it is")
     place = download("cifar10", tmp_path / "new" / "place")
     assert place == tmp_path / "new" / "place"
     found = {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*") if path.is_file()}

@@ -83,8 +83,3 @@ def test_a_damaged_table_is_refused_with_its_line(tmp_path, before, after, messa
     table = written(tmp_path) / "metadata.csv"
     table.write_text(table.read_text().replace(before, after, 1))
     refused(message, waterbirds, tmp_path, size=8)
-
-
-def test_what_is_missing_is_named_with_where_to_get_it(tmp_path, refused):
-    refused(r"waterbirds was not found: searched for metadata.csv .*get it: waterbird_compl", waterbirds, tmp_path)
-    refused("size 0 cannot be used", waterbirds, written(tmp_path), size=0)
