@@ -27,7 +27,7 @@ from evenly.diagnose.samples import in_eval_mode, samples_of
 from evenly.errors import EvenlyError
 from evenly.options import checks_options
 from evenly.theory.arguments import batch_size_of
-from evenly.theory.coherence import MEMORY
+from evenly.theory.factors import MEMORY
 from evenly.theory.stability import (
     Hessians,
     Minimum,

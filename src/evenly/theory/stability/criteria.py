@@ -41,13 +41,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 import numpy as np
 
 from evenly.errors import EvenlyError
 from evenly.settings import Constraint
 from evenly.theory.arguments import MODERATE, ascent_of, batch_size_of, checked, not_negative, positive, whole
+from evenly.theory.coherence import Coherence
 from evenly.theory.stability.hessians import Hessians
 from evenly.theory.stability.mean_square import mean_square_ascent, mean_square_batch_size, mean_square_lr
 
@@ -58,23 +59,6 @@ _SETTLED = 1e-9
 """The relative precision of an exact threshold; closer to it than this, nothing is decided."""
 _EXACT = "mean square, exact"
 _MEASURE = Constraint("at least 1, as lambda_max(S) / max_i lambda_max(H_i) is", lambda value: value >= 1 - _ROUNDING)
-
-
-class CoherenceNumbers(Protocol):
-    """The attributes that :meth:`Minimum.of` reads of a :class:`evenly.theory.coherence.Coherence`."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def measure(self) -> float: ...
-    @property
-    def largest_hessian_eigenvalue(self) -> float: ...
-    @property
-    def smallest_hessian_eigenvalue(self) -> float: ...
-    @property
-    def largest_sample_eigenvalue(self) -> float: ...
-    @property
-    def ascent(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -107,7 +91,7 @@ class Minimum:
             not_negative("largest_sample", self.largest_sample)
 
     @classmethod
-    def of(cls, source: CoherenceNumbers | Hessians) -> Minimum:
+    def of(cls, source: Coherence | Hessians) -> Minimum:
         """From a coherence, or from the Hessians themselves."""
         if isinstance(source, Hessians):
             m = float(source.sample_eigenvalues().max())
@@ -121,12 +105,9 @@ class Minimum:
                 f"the coherence was computed with ascent {source.ascent:g}, which the criteria would count again; "
                 "compute it with ascent 0"
             )
+        smallest = max(source.smallest_hessian_eigenvalue, 0.0)
         return cls(
-            int(source.n),
-            float(source.measure),
-            float(source.largest_hessian_eigenvalue),
-            max(float(source.smallest_hessian_eigenvalue), 0.0),
-            float(source.largest_sample_eigenvalue),
+            source.n, source.measure, source.largest_hessian_eigenvalue, smallest, source.largest_sample_eigenvalue
         )
 
 
@@ -178,12 +159,7 @@ class _Condition:
 
 
 def diverges(
-    minimum: Minimum | Hessians,
-    lr: float,
-    batch_size: int,
-    *,
-    ascent: float = 0.0,
-    optimizer: str | None = None,
+    minimum: Minimum | Hessians, lr: float, batch_size: int, *, ascent: float = 0.0, optimizer: str | None = None
 ) -> Verdict:
     """Whether E||w||^2 grows without bound: "diverges" or "undecided" (exactly, from Hessians, "converges").
 
@@ -203,12 +179,7 @@ def diverges(
 
 
 def converges(
-    minimum: Minimum | Hessians,
-    lr: float,
-    batch_size: int,
-    *,
-    ascent: float = 0.0,
-    optimizer: str | None = None,
+    minimum: Minimum | Hessians, lr: float, batch_size: int, *, ascent: float = 0.0, optimizer: str | None = None
 ) -> Verdict:
     """Whether E||w||^2 stays bounded: "converges" or "undecided" (from Hessians "diverges"). See `about`.
 
@@ -223,12 +194,7 @@ def converges(
 
 
 def verdict(
-    minimum: Minimum | Hessians,
-    lr: float,
-    batch_size: int,
-    *,
-    ascent: float = 0.0,
-    optimizer: str | None = None,
+    minimum: Minimum | Hessians, lr: float, batch_size: int, *, ascent: float = 0.0, optimizer: str | None = None
 ) -> Verdict:
     """Both questions at once; if no theorem decides, "undecided" with the theorem that comes closest.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -69,10 +70,8 @@ def lyapunov_exponent(
     h, on_range = hessians.on_range()
     if len(h) == 0:
         return Exponent(-math.inf)
-    run = simulate(
-        on_range, lr=lr, batch_size=batch_size, ascent=ascent, steps=steps, repeats=repeats, seed=seed,
-        record=(steps // 4, steps),
-    )  # fmt: skip
+    settings: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "ascent": ascent, "record": (steps // 4, steps)}
+    run = simulate(on_range, steps=steps, repeats=repeats, seed=seed, **settings)
     rates = (run.log_norms[1, 0] - run.log_norms[0, 0]) / (steps - steps // 4)
     return Exponent(float(rates.mean()), float(rates.std(ddof=1)) / math.sqrt(repeats))
 
