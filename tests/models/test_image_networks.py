@@ -257,9 +257,10 @@ def test_dropout(name, rates):
 
 
 def test_recipes_are_the_papers_and_settings_of_train():
+    from evenly.options import checked
+
     from evenly.engine.schedules import SCHEDULES
     from evenly.experiment import KINDS
-    from evenly.options import checked
 
     assert set(RECIPES) <= set(MODELS)
     nguyen = {"epochs": 200, "batch_size": 128, "momentum": 0.9, "weight_decay": 0.0005, "schedule": "step"}

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from evenly.report.settings import size_pairs
 
 import evenly
 from evenly.data import load
-from evenly.report.settings import size_pairs
 
 IDENTITIES = ["male", "female", "LGBTQ", "christian", "muslim", "other_religions", "black", "white"]
 SPLITS = ("train", "val", "test")
