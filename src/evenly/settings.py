@@ -14,13 +14,15 @@ import math
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from attrs import asdict, field, fields, frozen
+from attrs import field, fields, frozen
 
 from evenly.errors import EvenlyError, SettingError, unknown
+from evenly.values import Value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Schedule = str | Callable[[float], float]
@@ -94,19 +96,17 @@ class Option:
                     raise SettingError(self.name, value, constraint.words, owner)
         return value
 
-    def parsed(self, text: str, owner: str = "") -> Any:
-        """A value typed in the shell."""
-        number: Any = text
-        for read in (int, float):
-            if _is(0, self.kind) or _is(0.5, self.kind):
-                try:
-                    number = read(text)
-                    break
-                except ValueError:
-                    continue
+    def parsed(self, text: str) -> Any:
+        """What was typed in the shell as a value of this type, yet to be checked; as it stands where it is none."""
+        if text == self.none and _is(None, self.kind):
+            return None
         if _is(True, self.kind) and text.lower() in ("true", "false"):
-            number = text.lower() == "true"
-        return self.checked(number, owner)
+            return text.lower() == "true"
+        for read in (int, float):
+            if _is(read(0), self.kind) or (read is float and _is(0.5, self.kind)):
+                with suppress(ValueError):
+                    return read(text)
+        return text
 
     def text(self, value: Any) -> str:
         """A value as it is typed."""
@@ -187,7 +187,7 @@ def settings_of(cls: type[Any]) -> dict[str, Option]:
 
 
 @frozen(kw_only=True)
-class Settings:
+class Settings(Value):
     """Every setting of training that decides numbers."""
 
     epochs: int = setting(30, at_least(1), help="passes over what the method trains on")
@@ -230,14 +230,14 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; a schedule of the user's own by its values at ten points of training."""
-        return asdict(self) | {"schedule": schedule_name(self.schedule)}
+        return super().to_dict() | {"schedule": schedule_name(self.schedule)}
 
 
 @frozen(kw_only=True)
 class Execution:
     """Where and how runs are computed: no part of a run's identity."""
 
-    device: str = setting("auto", help="cpu, cuda, cuda:1, ... or auto")
+    device: str = setting("auto", help="where to compute: cpu, cuda, cuda:1, ... or auto")
     workers: int = setting(0, at_least(0), help="processes that read data not held in memory; no result depends on it")
     capture: bool = setting(True, help="on a GPU, record the training step once and replay it, where possible")
     jobs: int = setting(1, at_least(1), help="processes that share the runs, one thread each")
@@ -245,7 +245,7 @@ class Execution:
 
 
 @frozen(kw_only=True)
-class Recording:
+class Recording(Value):
     """What is measured of a network as it learns, and when: `evenly.diagnose.recording.Recorder` measures it."""
 
     probes: str | Sequence[str] | bool = setting((), help="attributes to probe, joined by commas; true for all")
@@ -259,11 +259,6 @@ class Recording:
     def __attrs_post_init__(self) -> None:
         if not (self.probes or self.importance is not None or self.spectrum or self.forgetting or self.l1):
             raise EvenlyError("there is nothing to record; ask for probes, importance, spectrum, forgetting or l1")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values; a function by its name."""
-        values = {option: getattr(self, option) for option in settings_of(Recording)}
-        return {name: getattr(value, "__qualname__", value) for name, value in values.items()}
 
 
 def schedule_name(schedule: Schedule) -> Any:

@@ -11,10 +11,14 @@ import torch
 
 import evenly
 from evenly.data import Data, Split, Texts
+from evenly.data.examples import preprocessing_of, read_examples
+from evenly.engine.batches import Batches, outputs_of
 from evenly.errors import EvenlyError
 from evenly.experiment import reopen
 from evenly.models import encoded, factory
 from evenly.models.texts import SequenceClassifier
+from evenly.runs.network import NetworkSpec, load_network, save_network
+from evenly.runs.predictions import outputs_on_examples
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'evenly[transformers]'")
 
@@ -107,7 +111,7 @@ REFUSED = {
         r"has a model but no tokenizer .*; save it there too: tokenizer.save_pretrained",
     ),
     "no weights": (["model.safetensors"], "holds no weights as safetensors; save them as such"),
-    "no model": (["config.json"], "holds no config.json; give a folder that a model's save_pretrained has left"),
+    "no model": (["config.json"], "holds no config.json; give a folder that a model's save_pretrained has written"),
 }
 
 
@@ -195,5 +199,32 @@ def test_what_its_tokenizer_makes_is_kept_for_networks_with_the_same(saved, copy
 
 
 def test_it_reads_texts_only(saved):
-    with pytest.raises(EvenlyError, match=r"hf:.* reads texts and the inputs are numbers of shape \(4,\); use mlp"):
+    with pytest.raises(EvenlyError, match=r"hf:.* reads texts, got numbers of shape \(4,\); use mlp"):
         evenly.train(f"hf:{saved}", (torch.randn(8, 4), torch.arange(8) % 2), epochs=1)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_it_is_rebuilt_without_the_folder_it_came_from(copy, tmp_path, attention):
+    options = {"max_length": 7, "attention": attention}
+    fresh, name = factory(f"hf:{copy}", (), 2, 1, texts=TEXTS, **options)
+    network = fresh()
+    read = encoded(data(), network)
+    spec = NetworkSpec.from_dict(json.loads(json.dumps(NetworkSpec(name, options).to_dict())))
+    for _ in range(2):  # the second time over what a kill may have left
+        save_network(network, tmp_path / "run")
+    shutil.rmtree(copy)
+    before = sorted((tmp_path / "run").rglob("*"))
+    again = load_network(spec, tmp_path / "run")
+    assert again.encoding == network.encoding
+    assert again.network.config._attn_implementation == attention
+    examples = read_examples(preprocessing_of(read), ["a good book", "bad film"], ["0", "1"])
+    outputs = outputs_on_examples(again, preprocessing_of(read), examples)
+    assert torch.equal(outputs, outputs_of(network, Batches(read.test, None, torch.device("cpu"))))
+    assert sorted((tmp_path / "run").rglob("*")) == before
+    (tmp_path / "run/network/config.json").write_text("{}")
+    with pytest.raises(EvenlyError, match=r"the sequence classifier in .* cannot be loaded") as refusal:
+        load_network(spec, tmp_path / "run")
+    assert "\n" not in str(refusal.value)
+    shutil.rmtree(tmp_path / "run/network")
+    with pytest.raises(EvenlyError, match="holds no network/, the configuration and tokenizer of hf:"):
+        load_network(spec, tmp_path / "run")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from evenly.errors import EvenlyError
 from evenly.randomness import derive
 
 
-def npz(path: str | Path, seed: int = 0) -> Data:
-    """Read a data set from an `.npz` file; nothing in the file is executed."""
-    path = Path(path)
+def read_arrays(path: Path, needed: Sequence[str] = ("x",)) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays x, y, groups and split of an `.npz` file, those there are, a row per example; nothing is executed."""
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             columns = {
@@ -37,9 +37,9 @@ def npz(path: str | Path, seed: int = 0) -> Data:
         ) from None
     if unknown := set(columns) - {"x", "y", "groups", "split"}:
         raise EvenlyError(f"{path} holds {', '.join(sorted(unknown))}; evenly reads x, y, groups and split")
-    if missing := {"x", "y"} - set(columns):
+    if missing := set(needed) - set(columns):
         raise EvenlyError(f"{path} lacks {' and '.join(sorted(missing))}; save it with numpy.savez(path, x=..., y=...)")
-    x, y, groups = columns["x"], columns["y"], columns.get("groups")
+    x = columns["x"]
     for name, column in columns.items():
         wanted = {"y": "(N,)", "split": "(N,)", "groups": "(N,)"}.get(name, "(N, ...)")
         overlapping = name == "groups" and column.ndim == 2 and column.dtype == np.bool_
@@ -47,6 +47,14 @@ def npz(path: str | Path, seed: int = 0) -> Data:
             raise EvenlyError(f"{name} in {path} has shape {column.shape}; give {wanted}")
         if len(column) != len(x):
             raise EvenlyError(f"{name} in {path} has {len(column)} rows, x has {len(x)}; give one row for each example")
+    return columns
+
+
+def npz(path: str | Path, seed: int = 0) -> Data:
+    """Read a data set from an `.npz` file; nothing in the file is executed."""
+    path = Path(path)
+    columns = read_arrays(path, ("x", "y"))
+    x, y, groups = columns["x"], columns["y"], columns.get("groups")
     if len(x) == 0:
         raise EvenlyError(f"the training set in {path} is empty; give it at least one example")
     Split(x, y, groups)  # what is wrong with a column is said before it is cut into splits

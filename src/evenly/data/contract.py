@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from evenly.data.preprocessing import Preprocessing
 from evenly.data.texts import Texts
 from evenly.errors import EvenlyError
 
@@ -111,6 +112,7 @@ class Data:
         recipe: settings of `evenly.train` that suit this data, used where the user gives none; those of
             single methods stand under "options", by the method's name.
         options: how the data was made; stored with every run.
+        preprocessing: how the inputs were made of files or rows; stored with every run, for new ones.
     """
 
     train: Any
@@ -124,6 +126,7 @@ class Data:
     observe: Callable[[nn.Module], dict[str, float]] | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    preprocessing: Preprocessing | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self.train = _as_split(self.train, "train")

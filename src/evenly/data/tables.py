@@ -8,11 +8,10 @@ alike. `about` says which columns these are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -32,10 +31,10 @@ from evenly.data.metadata import (
     splits_in,
     usual_groups,
 )
+from evenly.data.preprocessing import Missing, TablePreprocessing, TextPreprocessing, number
 from evenly.data.texts import Texts
 from evenly.errors import EvenlyError
 
-MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 TEXTS = {"model": "bag_of_words"}
 """The recipe of texts; a bag of words brings its own settings."""
 
@@ -67,7 +66,7 @@ def table(
     attributes: str | None = None,
     validation: float | None = None,
     test: float | None = None,
-    missing: Literal["refuse", "mean"] = "refuse",
+    missing: Missing = "refuse",
     seed: int = 0,
 ) -> TableData:
     """Texts or numbers from a CSV file, plain or gzipped.
@@ -113,14 +112,15 @@ def table(
     strata = labels if by is None else labels * len(by.names) + by.groups
     parts = divided(strata, splits, validation, test, seed, labels)
     check_classes(path, class_names, labels, parts, drawn=splits is None)
-    scaled = None if texts is not None else _standardised(rows, numbers, parts, missing)
+    x = np.stack(list(numbers.values()), axis=1) if numbers else np.empty((0, 0))
+    scaling = None if texts is not None else _scaling(rows, x, list(numbers), parts, missing, label)
     unseen = [name for name in named if texts is None and _are_numbers(rows.columns[name])]
     about = f"{len(labels):,} {'texts' if texts is not None else 'rows of numbers'} from {path.name}."
     if unseen:
         about += (
             f" The network is not shown {_listed(unseen)}: what makes groups or is called an attribute is no feature."
         )
-    inputs: Any = texts if scaled is None else scaled.values
+    inputs: Any = texts if scaling is None else scaling.standardised(x)
     return TableData(
         **in_splits(inputs, labels, columns, by, parts),
         name=path.name.partition(".")[0],
@@ -130,15 +130,16 @@ def table(
         evaluation_group_names=None if by is None else by.evaluation_names,
         attribute_names=names,
         feature_names=list(numbers),
-        mean=[] if scaled is None else scaled.mean,
-        std=[] if scaled is None else scaled.std,
+        mean=[] if scaling is None else list(scaling.mean),
+        std=[] if scaling is None else list(scaling.std),
         recipe={} if texts is None else TEXTS,
         options={
             "folder": str(path.parent), "file": path.name, "text": text, "label": label, "split": split,
             "groups": chosen or "none", "attributes": attributes, "validation": validation, "test": test,
             "missing": missing, "seed": seed, "class_names": class_names,
-            **({} if scaled is None else {"features": list(numbers), "mean": scaled.mean, "std": scaled.std}),
+            **({} if scaling is None else {"features": [*numbers], "mean": [*scaling.mean], "std": [*scaling.std]}),
         },
+        preprocessing=TextPreprocessing(text or "text", label) if scaling is None else scaling,
     )  # fmt: skip
 
 
@@ -185,9 +186,11 @@ def _features(rows: Rows, named: list[str]) -> dict[str, Floats]:
 def _are_numbers(values: list[str]) -> bool:
     """Whether a column would be a feature."""
     try:
-        return all(math.isfinite(float(value)) for value in values if value.lower() not in MISSING)
+        for value in values:
+            number(value)
     except ValueError:
         return False
+    return True
 
 
 def _listed(names: list[str]) -> str:
@@ -199,14 +202,9 @@ def _numbers(rows: Rows, name: str, values: list[str]) -> Floats | None:
     numbers = np.full(len(values), np.nan)
     strange: list[int] = []
     for i, value in enumerate(values):
-        if value.lower() in MISSING:
-            continue
         try:
-            numbers[i] = float(value)
+            numbers[i] = number(value)
         except ValueError:
-            strange.append(i)
-            continue
-        if not math.isfinite(numbers[i]):
             strange.append(i)
     if len(strange) > int(np.isfinite(numbers).sum()):
         return None
@@ -218,22 +216,16 @@ def _numbers(rows: Rows, name: str, values: list[str]) -> Floats | None:
     return numbers
 
 
-@dataclass
-class _Scaled:
-    values: np.ndarray[Any, np.dtype[np.float32]]
-    mean: list[float]
-    std: list[float]
-
-
-def _standardised(rows: Rows, columns: Mapping[str, Floats], parts: Names, missing: str) -> _Scaled:
-    """(N, F) with mean 0 and standard deviation 1 over the training rows; a constant column is 0."""
-    x = np.stack(list(columns.values()), axis=1)
+def _scaling(
+    rows: Rows, x: Floats, features: list[str], parts: Names, missing: Missing, label: str
+) -> TablePreprocessing:
+    """What gives x (N, F) mean 0 and standard deviation 1 over the training rows; a constant column becomes 0."""
     gaps = np.isnan(x)
     train = x[parts == "train"]
     if missing == "refuse" and gaps.any():
         found = np.flatnonzero(gaps.any(1))
         shown = ", ".join(str(rows.lines[i]) for i in found[:5]) + (", ..." if len(found) > 5 else "")
-        column = list(columns)[int(np.flatnonzero(gaps[found[0]])[0])]
+        column = features[int(np.flatnonzero(gaps[found[0]])[0])]
         raise EvenlyError(
             f"line {shown} of {rows.path} lacks a number ({column!r}); fill it in, remove the row, or take the "
             "training mean with missing=mean"
@@ -242,12 +234,11 @@ def _standardised(rows: Rows, columns: Mapping[str, Floats], parts: Names, missi
             "remove them, or take the training mean with missing=mean"
         )
     if (empty := np.isnan(train).all(0)).any():
-        column = list(columns)[int(np.flatnonzero(empty)[0])]
+        column = features[int(np.flatnonzero(empty)[0])]
         raise EvenlyError(f"column {column!r} of {rows.path} has no number in the training rows; remove it")
     mean, std = np.nanmean(train, axis=0), np.nanstd(train, axis=0)
     std[std <= 1e-12 * np.abs(mean)] = 1.0  # constant but for rounding
-    scaled = np.where(gaps, 0.0, (x - mean) / std)
-    return _Scaled(scaled.astype(np.float32), mean.tolist(), std.tolist())
+    return TablePreprocessing(tuple(features), tuple(mean.tolist()), tuple(std.tolist()), missing, label)
 
 
 def in_splits(

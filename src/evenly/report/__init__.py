@@ -1,6 +1,6 @@
-"""Figures and pages: what came of it, for people.
+"""Pages, sentences and terminal output from results and from the folders that hold them.
 
-Names are looked up when first used, so that `sentences` does not wait for matplotlib.
+Names are found on first use, so that sentences do not wait for matplotlib.
 """
 
 from __future__ import annotations
@@ -9,17 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evenly.report.pages import comparison_page as comparison_page
-    from evenly.report.pages import run_page as run_page
-    from evenly.report.words import sentences as sentences
+    from evenly.report.comparison_words import sentences as sentences
+    from evenly.report.pages import write_report as write_report
 
-__all__ = ["comparison_page", "run_page", "sentences"]
+_HOMES = {"sentences": "evenly.report.comparison_words", "write_report": "evenly.report.pages"}
 
-_HOMES = {
-    "comparison_page": "evenly.report.pages",
-    "run_page": "evenly.report.pages",
-    "sentences": "evenly.report.words",
-}
+__all__ = ["sentences", "write_report"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,12 @@
-"""What a page is made of, free of HTML: headings, sentences, tables, panels, examples. The template draws them."""
+"""What a page is made of, free of HTML: headings, sentences, tables, panels, pictures. The template draws them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from evenly.report.examples import Example
-from evenly.report.figures import Look
-from evenly.report.words import Verdict
+from evenly.report.figures import Style
+from evenly.report.verdicts import Verdict
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class Prose:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """A data set in short: where ERM stands, a verdict per arm, closing sentences."""
+    """A data set in short: where ERM stands, a verdict per method, closing sentences."""
 
     opening: str
     verdicts: Sequence[Verdict]
@@ -30,12 +29,21 @@ class Verdicts:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Fact:
+    """A name and its value; `help` says what the name means."""
+
+    name: str
+    value: str
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
     """Names and values."""
 
-    pairs: Sequence[tuple[str, str]]
+    facts: Sequence[Fact]
     title: str = "What was run"
-    kind: str = "settings"
+    kind: str = "facts"
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Row:
     cells: Sequence[Cell]
     muted: bool = False
     note: str = ""
-    look: Look | None = None
+    style: Style | None = None
 
 
 @dataclass(frozen=True)
@@ -102,8 +110,19 @@ class Panels:
     title: str
     panels: Sequence[Panel]
     caption: str
-    legend: Sequence[tuple[str, Look]] = ()
+    legend: Sequence[tuple[str, Style]] = ()
     kind: str = "panels"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One example: an image as a data URI in `source`, or a text; outlined where it is from a minority group."""
+
+    caption: str
+    description: str
+    source: str = ""
+    text: str = ""
+    minority: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,12 +130,12 @@ class Gallery:
     """Sets of examples beside each other."""
 
     title: str
-    sets: Sequence[tuple[str, Sequence[Example]]]
+    sets: Sequence[tuple[str, Sequence[Picture]]]
     caption: str
     kind: str = "gallery"
 
 
-Block = Prose | Verdicts | Settings | Table | Panels | Gallery
+Block = Prose | Verdicts | Facts | Table | Panels | Gallery
 
 
 @dataclass(frozen=True)
@@ -136,4 +155,9 @@ class Page:
     lead: str
     sections: Sequence[Section]
     footer: str
-    contents: bool = field(default=False)
+    contents: bool = False
+
+
+def present(blocks: Iterable[Block | None]) -> list[Block]:
+    """The blocks that there is something to show in."""
+    return [block for block in blocks if block is not None]

@@ -1,4 +1,4 @@
-"""Figures as inline SVG and examples as inline PNG: pure functions from numbers to text.
+"""Figures as inline SVG: pure functions from numbers to text.
 
 Nothing here touches pyplot. Colours are written as CSS variables (`--arm-0` ...) and `currentColor`, so that one figure
 serves light and dark pages alike; text stays text. Each panel is about as wide as a phone: pages set them side by side.
@@ -19,28 +19,29 @@ from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
-from PIL import Image
-from torch import Tensor
 
 COLOURS = 8
 """How many colours the style sheet has for arms: --arm-0 (neutral, for ERM) to --arm-7."""
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
 """Line styles in points, solid first."""
-LARGEST_THUMBNAIL = 96
-"""Pixels; larger images are made smaller, smaller ones are left to the browser to enlarge."""
 
 MOST_SEED_LINES = 8
-"""Thin lines in a panel at most; where there would be more, only the means are drawn."""
+"""Thin lines in a panel at most; with more, only the means are drawn."""
 
 MOST_MARKS = 20
-"""Upright lines in a panel at most; where there would be more, strokes at the bottom."""
+"""Upright lines in a panel at most; with more, strokes at the bottom."""
 
 INK, FAINT = "#010203", "#010204"
 _STEPS = [1, 2, 5, 10]
+_SEED_DOT: dict[str, Any] = {
+    "markersize": 3.2,
+    "markerfacecolor": "none",
+    "markeredgecolor": INK,
+    "markeredgewidth": 0.9,
+}
 RC: dict[str, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a class called "$5^" is a name, not a formula
@@ -61,7 +62,7 @@ RC: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Look:
+class Style:
     """How an arm is drawn wherever it is drawn: a colour of the style sheet and a line style, both by number."""
 
     colour: int = 0
@@ -75,10 +76,10 @@ class Look:
 
 @dataclass(frozen=True)
 class Curve:
-    """One arm's course: per seed (x, y), each two sequences of one length."""
+    """One line of a figure: per seed (x, y), each two sequences of one length."""
 
     name: str
-    look: Look
+    style: Style
     seeds: Sequence[tuple[Sequence[float], Sequence[float]]]
 
     def mean(self) -> tuple[np.ndarray, np.ndarray]:
@@ -96,24 +97,24 @@ class Bar:
     """One arm's value in [0, 1] with the seeds' values and, where it has a control, the control's value."""
 
     name: str
-    look: Look
+    style: Style
     value: float
     seeds: Sequence[float] = ()
     control: float | None = None
 
 
-def looks(arms: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Look]:
-    """A look for each (method, optimizer): colour by method, line style by optimizer; ERM is neutral.
+def styles(arms: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Style]:
+    """A style for each (method, optimizer): colour by method, dashes by optimizer; ERM is neutral.
 
-    Where there is one method only, colours tell the optimizers apart instead.
+    Where there is one method only, colours distinguish the optimizers instead.
     """
     methods = list(dict.fromkeys(method for method, _ in arms))
     optimizers = list(dict.fromkeys(optimizer for _, optimizer in arms))
     if len(methods) == 1:
-        return {(methods[0], optimizer): Look(_colour(k)) for k, optimizer in enumerate(optimizers)}
+        return {(methods[0], optimizer): Style(_colour(k)) for k, optimizer in enumerate(optimizers)}
     coloured = [method for method in methods if method != "erm"]
     return {
-        (method, optimizer): Look(
+        (method, optimizer): Style(
             0 if method == "erm" else _colour(1 + coloured.index(method)), optimizers.index(optimizer)
         )
         for method, optimizer in arms
@@ -132,12 +133,12 @@ def curves(
     y_range: tuple[float, float] | None = None,
     marks: Sequence[float] = (),
 ) -> str:
-    """A panel of curves as SVG: the mean over seeds and, where they are few enough to tell apart, a thin line per seed.
+    """A panel of curves as SVG: the mean over seeds and, where they are few, a thin line per seed.
 
     Args:
         lines: the arms; the first is drawn lowest.
         prefix: for the ids in the SVG, unique on its page.
-        label: what a reader who cannot see it is told; the last values are added.
+        label: the text for a reader who cannot see it; the last values are added.
         shares: y is a share of 1 and is printed as percent.
         marks: places on x that get an upright dotted line, or a stroke at the bottom where they are many.
     """
@@ -145,7 +146,7 @@ def curves(
         figure = Figure(figsize=(5.6, 3.1))
         axes = figure.add_axes((0.115, 0.165, 0.865, 0.795))
         for order, line in enumerate(lines):
-            drawing: dict[str, Any] = {"color": sentinel(line.look.colour), "dashes": line.look.dashes}
+            drawing: dict[str, Any] = {"color": sentinel(line.style.colour), "dashes": line.style.dashes}
             if len(line.seeds) > 1 and shows_seeds(lines):
                 for x, y in line.seeds:
                     axes.plot(x, y, linewidth=0.7, alpha=0.35, zorder=2 + order, **drawing)
@@ -176,12 +177,9 @@ def bars(rows: Sequence[Bar], *, prefix: str, label: str) -> str:
         for y, row in enumerate(rows):
             if not math.isfinite(row.value):
                 continue
-            axes.barh(y, row.value, height=0.62, color=sentinel(row.look.colour), alpha=0.85, linewidth=0, zorder=2)
+            axes.barh(y, row.value, height=0.62, color=sentinel(row.style.colour), alpha=0.85, linewidth=0, zorder=2)
             if len(row.seeds) > 1:
-                axes.plot(
-                    row.seeds, [y] * len(row.seeds), "o", markersize=3.2, markerfacecolor="none",
-                    markeredgecolor=INK, markeredgewidth=0.9, zorder=4, clip_on=False,
-                )  # fmt: skip
+                axes.plot(row.seeds, [y] * len(row.seeds), "o", zorder=4, clip_on=False, **_SEED_DOT)
             if row.control is not None and math.isfinite(row.control):
                 axes.plot([row.control] * 2, [y - 0.42, y + 0.42], color=INK, linewidth=1.6, zorder=5, clip_on=False)
         for y, row in enumerate(rows):
@@ -205,26 +203,9 @@ def shows_seeds(lines: Sequence[Curve]) -> bool:
     return sum(len(line.seeds) for line in lines) <= MOST_SEED_LINES
 
 
-def thumbnail(image: Tensor) -> str:
-    """An image (1 or 3, H, W), uint8 or float, as a PNG data URI. Floats outside [0, 1] are stretched to fit."""
-    pixels = image.detach().cpu()
-    if pixels.dtype != torch.uint8:
-        pixels = pixels.double().nan_to_num()
-        low, high = float(pixels.min()), float(pixels.max())
-        if low < 0 or high > 1:
-            pixels = (pixels - low) / (high - low if high > low else 1.0)
-        pixels = (255 * pixels).round().to(torch.uint8)
-    array = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).contiguous().numpy()
-    picture = Image.fromarray(array)
-    picture.thumbnail((LARGEST_THUMBNAIL, LARGEST_THUMBNAIL))
-    stream = io.BytesIO()
-    picture.save(stream, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
-
-
-def is_image(shape: Sequence[int]) -> bool:
-    """Whether an example of this shape can be shown: (1 or 3, H, W) of at least 4 x 4 pixels."""
-    return len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= 4
+def data_uri(png: bytes) -> str:
+    """A PNG as the source of an inline image."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def spans(values: Sequence[float], factor: float) -> bool:
@@ -327,27 +308,27 @@ def as_svg(figure: Figure, prefix: str, label: str) -> str:
 
 
 def _attributes(attributes: Mapping[str, str], prefix: str, referenced: set[str]) -> dict[str, str]:
-    kept = {}
-    for key, value in attributes.items():
-        name = key.rpartition("}")[2]
-        if name == "id":
-            if value not in referenced:
-                continue
-            value = f"{prefix}-{value}"  # noqa: PLW2901
-        elif name in ("href", "clip-path"):
-            value = value.replace("#", f"#{prefix}-")  # noqa: PLW2901
-        elif name == "style":
-            value = _coloured(value)  # noqa: PLW2901
-        elif name == "d":
-            value = re.sub(r"-?\d+\.\d+", _rounded, value).replace("\n", " ").strip()  # noqa: PLW2901
-        kept[name] = value
-    return kept
+    """The attributes without namespaces and without ids that nothing refers to."""
+    named = {key.rpartition("}")[2]: value for key, value in attributes.items()}
+    return {
+        name: _attribute(name, value, prefix) for name, value in named.items() if name != "id" or value in referenced
+    }
 
 
-def _rounded(found: re.Match[str]) -> str:
-    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
+def _attribute(name: str, value: str, prefix: str) -> str:
+    if name == "id":
+        return f"{prefix}-{value}"
+    if name in ("href", "clip-path"):
+        return value.replace("#", f"#{prefix}-")
+    if name == "style":
+        return _coloured(value)
+    return re.sub(r"-?\d+\.\d+", _rounded, value).replace("\n", " ").strip() if name == "d" else value
+
+
+def _rounded(match: re.Match[str]) -> str:
+    return f"{float(match[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def _coloured(style: str) -> str:
     style = style.replace(INK, "currentColor").replace(FAINT, "var(--faint)")
-    return re.sub(r"#0103([0-9a-f]{2})", lambda found: f"var(--arm-{int(found[1], 16)})", style)
+    return re.sub(r"#0103([0-9a-f]{2})", lambda match: f"var(--arm-{int(match[1], 16)})", style)

@@ -1,104 +1,91 @@
-"""Self-contained HTML pages: no network, light and dark, no script but the one that sorts tables, where there are any
-to sort; the page's policy admits that one by its digest. Names from the data are escaped, everywhere."""
+"""`evenly.write_report`: pages from folders and results.
+
+evenly.write_report("runs/a")                        # a folder of train, compare or demo: every page in it, anew
+evenly.write_report(run, "run.html")
+evenly.write_report(comparison, "comparison.html")   # or several
+evenly.write_report([audit, other], "both.html")     # one audit, or two of the same data
+"""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from functools import cache
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
-
-from evenly import __version__
-from evenly.comparison import Comparison
-from evenly.data.contract import Data
-from evenly.engine.run import Run
+from evenly.diagnose.audit import Audit
 from evenly.errors import EvenlyError
-from evenly.files import atomic
-from evenly.report import comparisons, single_run
-from evenly.report.blocks import Page, Prose, Section
-from evenly.report.words import duration, spoken
+from evenly.files import read_json
+from evenly.report.audit_pages import audit_page
+from evenly.report.comparison_pages import comparison_page
+from evenly.report.rendering import write_page
+from evenly.report.run_pages import run_page
+from evenly.runs.comparison import Comparison, load_comparison
+from evenly.runs.run import Run, load
+
+PAGE = "report.html"
+
+Result = Run | Comparison | Audit
 
 
-def comparison_page(
-    tables: Sequence[Comparison] | Comparison,
-    path: Path,
-    data: Sequence[Data | None] | None = None,
-    title: str = "evenly compare",
-    seconds: float | None = None,
-) -> None:
-    """Write the page of one comparison or of several.
+def write_report(
+    target: str | Path | Result | Sequence[Result], path: str | Path | None = None, *, runs: bool = True
+) -> Path:
+    """Write the page of a result, or every page of a folder; where the page is.
 
     Args:
-        tables: the comparisons, in the order of the page.
-        path: the HTML file; it is replaced whole or not at all.
-        data: for each comparison the data of one of its seeds (the first where the data does not say which): gives
-            group names and the examples to look at.
-        seconds: how long it all took.
+        target: a folder that `train`, `compare` or `demo` left behind, of which nothing but the folder is needed; a
+            run; one comparison or several; one audit, or two of the same data.
+        path: the HTML file; where it is left out, `report.html` in the folder of the run or the comparison.
+        runs: for the folder of a comparison, write the pages of its runs too.
     """
-    tables = list(tables) if isinstance(tables, Sequence) else [tables]
-    data = [None] * len(tables) if data is None else list(data)
-    if len(data) != len(tables):
-        raise EvenlyError(f"{len(data)} data sets for {len(tables)} comparisons; give one for each, or None")
-    write_page(path, comparison_content(tables, data, title, seconds))
+    if isinstance(target, str | Path):
+        if path is not None:
+            raise EvenlyError(f"the pages of {target} are written into it; leave out path {str(path)!r}")
+        return _write_folder(Path(target), runs)
+    results = list(target) if isinstance(target, Sequence) else [target]
+    if len(results) == 1 and isinstance(run := results[0], Run):
+        return write_page(_page_path(path, run.folder), run_page(run))
+    comparisons = [each for each in results if isinstance(each, Comparison)]
+    audits = [each for each in results if isinstance(each, Audit)]
+    if results and len(comparisons) == len(results):
+        return write_page(_page_path(path, comparisons[0].out), comparison_page(comparisons))
+    if results and len(audits) == len(results):
+        page = _page_path(path, None)
+        audit_page(audits, page)
+        return page
+    names = ", ".join(dict.fromkeys(type(each).__name__ for each in results)) or "nothing"
+    raise EvenlyError(f"no page shows {names}; give a folder, a run, comparisons, or one or two audits")
 
 
-def run_page(run: Run, data: Data, config: dict[str, Any], path: Path) -> None:
-    """Write the page of one run: its settings, results on each split, its course, the examples it singled out."""
-    title = f"{spoken(run.results)} on {run.results['data']}"
-    write_page(path, Page(title, "", single_run.sections(run, data, config), footer(None)))
+def _write_folder(folder: Path, runs: bool) -> Path:
+    """The pages of a folder: of a run, of a comparison and its runs, or of the demo's comparisons."""
+    content = read_json(folder / "results.json")
+    if isinstance(content, dict) and "comparisons" in content:
+        comparisons = [load_comparison(folder / Path(name).name) for name in content["comparisons"]]
+        for comparison in comparisons if runs else ():
+            _write_comparison(comparison, runs)
+        return write_page(folder / PAGE, comparison_page(comparisons, "evenly demo", content.get("seconds")))
+    if isinstance(content, dict) and "rows" in content:
+        return _write_comparison(load_comparison(folder), runs)
+    for verb in ("audit", "stability"):
+        if (folder / f"{verb}.json").exists():
+            raise EvenlyError(f"the page of {folder} needs the model; run `evenly {verb}` again")
+    return write_report(load(folder))
 
 
-def comparison_content(
-    tables: Sequence[Comparison], data: Sequence[Data | None], title: str, seconds: float | None
-) -> Page:
-    """What the page of these comparisons holds."""
-    several = len(tables) > 1
-    short = Section("In short", "short", [comparisons.short(table, table.data if several else "") for table in tables])
-    pairs = enumerate(zip(tables, data, strict=True), 1)
-    details = [comparisons.section(table, its_data, number) for number, (table, its_data) in pairs]
-    reading = Section("How to read this", "reading", [Prose(comparisons.HOW_TO_READ)])
-    return Page(title, _lead(tables), [short, *details, reading], footer(seconds), contents=several)
+def _write_comparison(comparison: Comparison, runs: bool) -> Path:
+    for run in comparison.runs.values() if runs else ():
+        write_report(run)
+    return write_report(comparison)
 
 
-def render(page: Page) -> str:
-    """The page as HTML."""
-    sorts = any(getattr(block, "sortable", False) for section in page.sections for block in section.blocks)
-    script = _part("sort.js") if sorts else ""
-    digest = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-    drawn = _template().render(page=page, style=Markup(_part("page.css")), script=Markup(script), script_digest=digest)
-    return drawn.strip() + "\n"
-
-
-def write_page(path: Path, page: Page) -> None:
-    html = render(page)
-    with atomic(Path(path)) as file:
-        file.write(html.encode("utf-8", errors="replace"))
-
-
-def _lead(tables: Sequence[Comparison]) -> str:
-    runs = sum(len(table.rows) for table in tables)
-    names = " and ".join(dict.fromkeys(table.data for table in tables))
-    lead = f"{runs:,} training run{'' if runs == 1 else 's'} on {names}"
-    controlled = any(entry.get("control") for table in tables for entry in table.summary)
-    return lead + (", each method beside a control of equal cost." if controlled else ", without controls.")
-
-
-def footer(seconds: float | None) -> str:
-    return f"evenly {__version__}" + ("" if seconds is None else f" · took {duration(seconds)}")
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["drawing"] = Markup  # SVG that evenly.report.figures wrote and escaped
-    return environment.from_string(_part("page.html.jinja"))
-
-
-def _part(name: str) -> str:
-    return resources.files("evenly.report").joinpath(name).read_text(encoding="utf-8")
+def _page_path(path: str | Path | None, folder: Path | None) -> Path:
+    """The file to write; refused where it cannot be one."""
+    if path is None:
+        if folder is None:
+            raise EvenlyError("the result was kept in memory; give a path for its page, e.g. 'report.html'")
+        return folder / PAGE
+    page = Path(path)
+    if page.is_dir() or not page.parent.is_dir():
+        what = "a folder" if page.is_dir() else f"in {page.parent}, which does not exist"
+        raise EvenlyError(f"{page} is {what}; give a file to write, e.g. report.html")
+    return page

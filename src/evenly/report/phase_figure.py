@@ -56,7 +56,7 @@ def phase_figure(diagram: PhaseDiagram, *, prefix: str, title: str | None = None
         title: above the cells; left out, the optimizer and the settings that the axes do not show.
     """
     with page_style(prefix):
-        return as_svg(_drawn(diagram, _PAGE, title), prefix, _spoken(diagram))
+        return as_svg(_drawn(diagram, _PAGE, title), prefix, _label(diagram))
 
 
 def save_phase_figure(diagram: PhaseDiagram, path: str | pathlib.Path, *, title: str | None = None) -> pathlib.Path:
@@ -81,12 +81,9 @@ def _drawn(diagram: PhaseDiagram, colours: dict[str, str], title: str | None) ->
     masks = (diagram.sharp, diagram.theorems == "diverges", diagram.theorems == "converges")
     for order, (mask, (colour, _, width, dashes)) in enumerate(zip(masks, _BORDERS, strict=True)):
         style: Any = (0, dashes) if dashes else "solid"
-        axes.add_collection(
-            LineCollection(
-                _borders(mask), colors=colours[colour], linewidths=width, linestyles=[style], zorder=3 + order,
-                capstyle="butt" if dashes else "projecting",
-            )
-        )  # fmt: skip
+        lines = LineCollection(_borders(mask), colors=colours[colour], linewidths=width, linestyles=[style])
+        lines.set(zorder=3 + order, capstyle="butt" if dashes else "projecting")
+        axes.add_collection(lines)
     axes.set_xlim(0, columns)
     axes.set_ylim(0, rows)
     _ticks(axes, "x", diagram.x_values)
@@ -133,8 +130,8 @@ def _title(diagram: PhaseDiagram) -> str:
     return ", ".join([OPTIMIZER_NAMES[settings["optimizer"]], *fixed, f"n {settings['n']}"])
 
 
-def _spoken(diagram: PhaseDiagram) -> str:
-    """For a reader who cannot see it."""
+def _label(diagram: PhaseDiagram) -> str:
+    """The text for a reader who cannot see it."""
     decided = diagram.theorems != "undecided"
     return (
         f"Phase diagram of {_title(diagram)} over {AXIS_NAMES[diagram.x]} and {AXIS_NAMES[diagram.y]}: "

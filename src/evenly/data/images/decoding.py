@@ -19,6 +19,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -49,8 +50,15 @@ class Squeezed(NamedTuple):
     whole: int
 
 
-Size = int | Squeezed | None
-"""The side of the middle square to bring to that size, or `Squeezed`, or the size that all images have."""
+class Fitted(NamedTuple):
+    """A size to bring images to: the largest middle part of its shape, scaled. An image of that size stays as it is."""
+
+    height: int
+    width: int
+
+
+Size = int | Squeezed | Fitted | None
+"""The side of the middle square to bring to that size, or `Squeezed` or `Fitted`, or the size that all images have."""
 
 
 class ImageFiles(Dataset[tuple[Tensor, int]]):
@@ -123,6 +131,7 @@ def decode(
     channels: int | None = None,
     memory: float = 4.0,
     skip_bad: bool = False,
+    cache: bool = True,
 ) -> Decoded:
     """Decode image files to one shape.
 
@@ -133,6 +142,7 @@ def decode(
         channels: 1 or 3; without it 1 if all images are gray.
         memory: GiB that the array may take; beyond it images stay on disk.
         skip_bad: leave out files that cannot be read or are larger than Pillow's limit, instead of refusing them.
+        cache: keep the array on disk for the next time.
     """
     _check_side(size)
     how = {"size": as_json(size), "channels": channels}
@@ -140,16 +150,19 @@ def decode(
     def mended(i: int) -> bool:
         return not isinstance(_attempt(lambda: _decode(root / files[i], channels or 3, size)), str)
 
-    known = kept(root, files, how, lambda: _decode_all(root, files, size, channels, memory), memory, mended)
+    def read() -> Kept:
+        return _decode_all(root, files, size, channels, memory)
+
+    known = kept(root, files, how, read, memory, mended) if cache else read()
     named = [(files[i], why) for i, why in known.bad.items()]
     if named and not skip_bad:
         raise EvenlyError(
             f"{len(named)} of {len(files)} images in {root} cannot be read: {_listed(named)}; "
             "mend or remove them, or leave them out with skip_bad=True"
         )
-    read = np.array([i for i in range(len(files)) if i not in known.bad], dtype=np.int64)
+    good = np.array([i for i in range(len(files)) if i not in known.bad], dtype=np.int64)
     pixels = None if known.array is None else torch.from_numpy(known.array)
-    return Decoded(root, files, read, (known.shape[1], known.shape[2], known.shape[3]), size, pixels, named)
+    return Decoded(root, files, good, (known.shape[1], known.shape[2], known.shape[3]), size, pixels, named)
 
 
 def decode_zip(path: Path, files: Sequence[str], *, size: Size = None) -> Decoded:
@@ -204,7 +217,7 @@ def _decode_all(root: Path, files: Sequence[str], size: Size, channels: int | No
     if channels is None:
         channels = 1 if all(gray for _, _, gray in good.values()) else 3
     first = next(iter(good))
-    width, height = good[first][:2] if size is None else (_side(size), _side(size))
+    height, width = good[first][1::-1] if size is None else _extent(size)
     if size is None:
         for i, header in good.items():
             if header[:2] != (width, height):
@@ -300,19 +313,37 @@ def _orientation(image: Picture) -> int:
 
 
 def _decode(path: Path | IO[bytes], channels: int, size: Size) -> Pixels:
-    """One image, uint8 (C, H, W)."""
+    """One image file, uint8 (C, H, W)."""
+    with _opened(path) as image:
+        return _pixels(image, channels, size)
+
+
+def pixels_of(images: Sequence[Picture], channels: int, size: Size) -> list[Pixels]:
+    """Opened images, each uint8 (C, H, W), by the rules for image files."""
+    with _watching():
+        return [_readable(i, _attempt(partial(_pixels, image, channels, size))) for i, image in enumerate(images)]
+
+
+def _readable(i: int, pixels: Pixels | str) -> Pixels:
+    if isinstance(pixels, str):
+        raise EvenlyError(f"image {i} cannot be read ({pixels}); replace it or leave it out")
+    return pixels
+
+
+def _pixels(image: Picture, channels: int, size: Size) -> Pixels:
     from PIL import Image, ImageOps
 
-    with _opened(path) as image:
-        upright: Picture = image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
-        if upright.mode.startswith("I"):
-            upright = Image.fromarray((np.clip(np.asarray(upright), 0, 0xFFFF) >> 8).astype(np.uint8))
-        upright = upright.convert("L" if channels == 1 else "RGB")
-        if isinstance(size, Squeezed):
-            upright = squeezed(upright, size)
-        elif size is not None and upright.size != (size, size):
-            upright = ImageOps.fit(upright, (size, size), method=Image.Resampling.BICUBIC)
-        pixels = np.asarray(upright)
+    if image.mode == "F":
+        raise ValueError("its pixels are floats, whose range is not known")
+    upright: Picture = image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):
+        upright = Image.fromarray((np.clip(np.asarray(upright), 0, 0xFFFF) >> 8).astype(np.uint8))
+    upright = upright.convert("L" if channels == 1 else "RGB")
+    if isinstance(size, Squeezed):
+        upright = squeezed(upright, size)
+    elif size is not None and upright.size != (to := _extent(size)[::-1]):
+        upright = ImageOps.fit(upright, to, method=Image.Resampling.BICUBIC)
+    pixels = np.asarray(upright)
     return np.array(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1), order="C")
 
 
@@ -325,18 +356,21 @@ def squeezed(image: Picture, size: Squeezed) -> Picture:
     return whole.crop((edge, edge, edge + size.side, edge + size.side))
 
 
-def _side(size: int | Squeezed) -> int:
-    return size.side if isinstance(size, Squeezed) else size
+def _extent(size: int | Squeezed | Fitted) -> tuple[int, int]:
+    """The height and width that images are brought to."""
+    if isinstance(size, Fitted):
+        return size
+    return (size.side, size.side) if isinstance(size, Squeezed) else (size, size)
 
 
 def _check_side(size: Size) -> None:
-    if size is not None and _side(size) < 1:
-        raise EvenlyError(f"size {_side(size)} cannot be used; give the side of the images in pixels, 1 or more")
+    if size is not None and (side := min(_extent(size))) < 1:
+        raise EvenlyError(f"size {side} cannot be used; give the side of the images in pixels, 1 or more")
 
 
 def as_json(size: Size) -> int | list[int] | None:
     """A size as JSON has it."""
-    return list(size) if isinstance(size, Squeezed) else size
+    return list(size) if isinstance(size, tuple) else size
 
 
 def _listed(named: Sequence[tuple[str, str]]) -> str:

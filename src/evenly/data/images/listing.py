@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from evenly.data.contract import SPLITS, Split
-from evenly.data.images.decoding import SUFFIXES, Decoded, Size, decode
+from evenly.data.images.decoding import SUFFIXES, Decoded, Size, Squeezed, decode
 from evenly.data.images.parts import ImageData, Integers, own_images
 from evenly.data.metadata import divided, grouped
+from evenly.data.preprocessing import ImagePreprocessing
 from evenly.errors import EvenlyError
 
 
@@ -116,6 +117,7 @@ def assembled(
             "skipped": len(decoded.bad),
             "seed": seed,
         },
+        preprocessing=ImagePreprocessing(decoded.shape, size.whole if isinstance(size, Squeezed) else None),
     )
 
 

@@ -1,0 +1,144 @@
+"""The verbs together. Exit codes: 0, 1 (it ran and the answer is no), 2 (the input is wrong; one line on stderr)."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from evenly import __version__
+from evenly.cli import audit, compare, lists, stability, train, use
+from evenly.errors import EvenlyError, EvenlyWarning, SettingError
+from evenly.settings import Execution, Settings, settings_of
+
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="Make networks learn every predictive feature in their data, not only the easy ones, and see if they did.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+for verb in (
+    compare.demo, train.train, compare.compare, use.predict, use.export, audit.audit, stability.stability, use.report,
+    lists.methods, lists.datasets, lists.models,
+):  # fmt: skip
+    app.command()(verb)
+
+INTERRUPTED = 130  # what typer makes of Ctrl-C
+DEFECT = 70  # of the software, by the convention of sysexits.h
+
+_UsageError: type[Any] = typer.BadParameter.__bases__[0]  # click's, which newer versions of typer bring along
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    context: typer.Context, show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if show:
+        print(f"evenly {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main() -> None:
+    """Run the command line; what the user can mend is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ± still gets its table
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", EvenlyWarning)
+            warnings.showwarning = _in_one_line(warnings.showwarning)
+            code = app(standalone_mode=False)
+    except SettingError as error:
+        _fail(_spelled(error))
+    except EvenlyError as error:
+        _fail(_typed(str(error)))
+    except _UsageError as error:
+        _fail(_misread(error))
+    except (KeyboardInterrupt, typer.Abort):
+        _stopped()
+    except OSError as error:
+        _fail(str(error))
+    except Exception:  # a defect of ours; its exit code must not be taken for an answer
+        traceback.print_exc()
+        sys.exit(DEFECT)
+    else:
+        if code == INTERRUPTED:
+            _stopped()
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _in_one_line(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """How warnings are shown: evenly's own in one line."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **kwargs: Any) -> None:
+        if not issubclass(category, EvenlyWarning):
+            otherwise(message, category, *place, **kwargs)
+            return
+        print(f"evenly: {_typed(str(message))}", file=sys.stderr)
+
+    return show
+
+
+def _stopped() -> NoReturn:
+    print("evenly: stopped; the same command goes on where it stopped", file=sys.stderr)
+    sys.exit(INTERRUPTED)
+
+
+def _spelled(error: SettingError) -> str:
+    """A refused setting as it is typed here: batch_size is --batch-size, an option of a method -o NAME."""
+    if error.owner in ("", "setting") and error.name in settings_of(Settings) | settings_of(Execution):
+        return error.spelled(f"--{error.name.replace('_', '-')}")
+    return str(error)
+
+
+def _typed(message: str) -> str:
+    """Hints in Python's spelling as they are typed here.
+
+    select='last' is --select last, of the data skip_bad=True is -d skip_bad=true, of a method on='train' is on=train.
+    """
+    options = settings_of(Settings) | settings_of(Execution)
+
+    def typed(hint: re.Match[str]) -> str:
+        name, quoted, plain = hint.groups()
+        if name in options and (quoted or name == "groups"):
+            return f"--{name.replace('_', '-')} {quoted or plain}"
+        if name in _data_options():
+            return f"-d {name}={quoted or {'True': 'true', 'False': 'false'}.get(plain, plain)}"
+        return f"{name}={quoted}" if quoted else hint.group()
+
+    return re.sub(r"(?<![^\s(])(?<!-d )([a-z_]+)=(?:'([\w-]+)'|([\w,+-]+))", typed, message)
+
+
+@cache
+def _data_options() -> set[str]:
+    """What `-d` can be given, of one data set or another."""
+    from evenly.data import DATASETS, dataset_options, images
+    from evenly.data.tables import table
+    from evenly.settings import options_of
+
+    readers = [options_of(read, leave_out=("seed",)) for read in (table, images.image_folder)]
+    return {name for known in (*map(dataset_options, DATASETS), *readers) for name in known}
+
+
+def _misread(error: Any) -> str:
+    """What typer says of an argument; with the value, which it may leave out, where that is no number."""
+    said: str = error.format_message()
+    found = getattr(error.__cause__, "errors", None)
+    if not callable(found):
+        return said
+    wrong = found()[0]
+    kind = {"int": "a whole number", "float": "a number"}.get(wrong["type"].partition("_")[0])
+    return said if kind is None else f"{error.param.opts[-1]} must be {kind}, got {wrong['input']!r}"
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"evenly: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

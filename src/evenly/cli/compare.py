@@ -1,0 +1,136 @@
+"""evenly compare and evenly demo"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evenly.cli.arguments import (
+    DATA_HELP,
+    ConfigFile,
+    DataOptions,
+    Device,
+    Json,
+    ModelName,
+    ModelOptions,
+    Out,
+    RecordOptions,
+    config_values,
+    finished,
+    merged,
+    names,
+    only_given,
+    out_of,
+    pairs,
+    pairs_by_method,
+    seeds_of,
+    short_name,
+    sweep_values,
+    takes,
+)
+from evenly.errors import EvenlyError
+from evenly.settings import Execution, Settings
+
+
+@finished
+@takes(Settings)
+@takes(Execution)
+def compare(
+    data: Annotated[str | None, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Names, separated by commas; erm,useful.", show_default=False)
+    ] = None,
+    optimizers: Annotated[
+        str | None,
+        typer.Option(help="sgd (the default), adam, adamw, sam, asam, separated by commas.", show_default=False),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="How many, or which: 3 (the default) or 100,101,102.", show_default=False)
+    ] = None,
+    model: ModelName = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Values to run every arm at: batch_size=128,256 or useful.factor=2,3; repeatable, then all pairs.",
+            show_default=False,
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", help="An option of a method, method.name=value; repeatable.", show_default=False
+        ),
+    ] = None,
+    model_option: ModelOptions = None,
+    data_option: DataOptions = None,
+    record: RecordOptions = None,
+    config: ConfigFile = None,
+    out: Out = None,
+    as_json: Json = False,
+    **settings: Any,
+) -> None:
+    """Compare methods x optimizers x seeds, each against a control of equal cost.
+
+    Examples:
+
+      evenly compare shortcut-digits --methods erm,pde,group_dro --seeds 5
+
+      evenly compare my.npz --methods erm,useful --optimizers sgd,sam -o useful.factor=3
+
+      evenly compare cifar10 --methods erm,useful --sweep batch_size=128,256,512
+    """
+    from evenly.experiment.comparing import compare as run_compare
+
+    typed = only_given(
+        data=data, methods=None if methods is None else names(methods),
+        optimizers=None if optimizers is None else names(optimizers), model=model,
+        seeds=None if seeds is None else seeds_of(seeds), out=out, options=pairs_by_method(option) or None,
+        sweep=sweep_values(sweep) or None, model_options=pairs(model_option) or None,
+        data_options=pairs(data_option) or None, record=pairs(record) or None,
+    )  # fmt: skip
+    values = merged(config_values(config), typed | settings)
+    if "format" in values:
+        raise EvenlyError(f"{config} is the config of a run; give it to `evenly train`, or name what to compare")
+    if "data" not in values:
+        raise EvenlyError("there is no DATA; give a name from `evenly datasets`, a file or a folder, or --config FILE")
+    place = str(values.pop("data"))
+    values["out"] = out_of(place, Path(values.get("out", Path("runs") / f"compare-{short_name(place)}")))
+    _show([run_compare(place, **values)], values["out"], as_json)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for results.json, report.html and the runs.")] = Path(
+        "evenly-demo"
+    ),
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 10,
+    device: Device = "cpu",
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes that share the seeds; all cores, four at most, where not given.", show_default=False
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the point of evenly on data that ships with it, in about a minute.
+
+    Example: evenly demo --out /tmp/demo
+    """
+    from evenly.experiment.demo import demo as run_demo
+
+    tables = run_demo(out, seed=seed, device=device, jobs=min(4, os.cpu_count() or 1) if jobs is None else jobs)
+    _show(tables, out, as_json)
+
+
+def _show(tables: list[Any], out: Path, as_json: bool) -> None:
+    if as_json:
+        content = [table.to_dict() for table in tables]
+        print(json.dumps(content[0] if len(content) == 1 else content, indent=2))
+        return
+    from evenly.report.console import show_comparisons
+
+    show_comparisons(tables, out / "report.html")

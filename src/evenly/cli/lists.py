@@ -1,0 +1,56 @@
+"""evenly methods, evenly datasets and evenly models: what there is, one line each"""
+
+from __future__ import annotations
+
+from evenly.cli.arguments import Json
+
+
+def methods(as_json: Json = False) -> None:
+    """List the methods.
+
+    Example: evenly methods --json
+    """
+    from evenly.methods import METHODS
+    from evenly.report.console import show_list, with_options
+
+    rows = {
+        name: with_options(each.summary, {option: known.default for option, known in each.options.items()})
+        + (" (needs groups)" if each.needs_groups else "")
+        for name, each in sorted(METHODS.items())
+    }
+    show_list(rows, as_json)
+
+
+def datasets(as_json: Json = False) -> None:
+    """List the data sets that come with evenly.
+
+    Example: evenly datasets
+    """
+    from evenly.data import DATASETS, dataset_options
+    from evenly.report.console import show_list, with_options
+
+    rows = {
+        name: with_options((make.__doc__ or "").splitlines()[0], dataset_options(name))
+        for name, make in DATASETS.items()
+    }
+    rows["FOLDER"] = "your own images: a folder for each class, or a file metadata.csv with file, label[, split, ...]"
+    rows["FILE.csv"] = "your own texts (a column text) or numbers: label[, split, attributes ...]; also .csv.gz"
+    rows["FILE.npz"] = "your own arrays: x (N, ...), y (N,), optionally groups (N,) and split (N,)"
+    show_list(rows, as_json)
+
+
+def models(as_json: Json = False) -> None:
+    """List the models.
+
+    Example: evenly models
+    """
+    from evenly.models import MODELS, TEXT_MODELS
+    from evenly.report.console import show_list
+
+    rows = {name: summary for name, (_, summary) in (MODELS | TEXT_MODELS).items()}
+    rows["hf:FOLDER"] = "for texts: a sequence classifier of transformers and its tokenizer from a local folder"
+    for library in ("torchvision", "timm"):
+        rows[f"{library}:NAME"] = (
+            f"any model of {library} where it is installed; weights from a local file with --model-option weights=FILE"
+        )
+    show_list(rows, as_json)

@@ -1,0 +1,105 @@
+"""evenly train"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evenly.cli.arguments import (
+    DATA_HELP,
+    ConfigFile,
+    DataOptions,
+    Json,
+    ModelName,
+    ModelOptions,
+    Out,
+    RecordOptions,
+    config_values,
+    finished,
+    merged,
+    only_given,
+    out_of,
+    pairs,
+    short_name,
+    takes,
+)
+from evenly.errors import EvenlyError
+from evenly.settings import Execution, Settings
+
+
+@finished
+@takes(Settings)
+@takes(Execution, only=("device", "workers", "capture"))
+def train(
+    data: Annotated[str | None, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)] = None,
+    method: Annotated[str | None, typer.Option(help="A name from `evenly methods`; erm.", show_default=False)] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="sgd (the default), adam, adamw, sam or asam.", show_default=False)
+    ] = None,
+    model: ModelName = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", help="An option of the method, name=value; repeatable.", show_default=False),
+    ] = None,
+    model_option: ModelOptions = None,
+    data_option: DataOptions = None,
+    record: RecordOptions = None,
+    config: ConfigFile = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Decides the data, the initial weights and every draw; 0.", show_default=False)
+    ] = None,
+    out: Out = None,
+    as_json: Json = False,
+    **settings: Any,
+) -> None:
+    """Train by one method with one optimizer and one seed; leaves a run folder.
+
+    Examples:
+
+      evenly train shortcut-digits --method pde
+
+      evenly train my.npz --method useful --optimizer sam --epochs 60 -o factor=3
+
+      evenly train reviews.csv --method pde --groups label,product
+
+      evenly train my.npz --record forgetting=true --record importance=0.05 --record every=10
+
+      evenly train photos/ --model torchvision:resnet50 --model-option weights=resnet50.safetensors --augment basic
+
+      evenly train --config runs/a/config.json --out runs/b
+    """
+    from evenly.report.console import show_run
+
+    typed = only_given(
+        data=data, method=method, optimizer=optimizer, model=model, seed=seed, out=out, options=pairs(option) or None,
+        model_options=pairs(model_option) or None, data_options=pairs(data_option) or None,
+        record=pairs(record) or None,
+    )  # fmt: skip
+    run = _run(config, config_values(config), typed | settings)
+    if as_json:
+        print(json.dumps(run.results.to_dict(), indent=2))
+        return
+    show_run(run)
+
+
+def _run(file: Path | None, config: dict[str, Any], typed: dict[str, Any]) -> Any:
+    from evenly.experiment.training import run_plan
+    from evenly.experiment.training import train as run_train
+    from evenly.methods import find
+    from evenly.runs.folder import read_config
+
+    if file is not None and "format" in config:
+        if "out" not in typed:
+            raise EvenlyError(f"{file} is a run's own; give --out, a folder for the run that repeats it")
+        return run_plan(read_config(file.parent).plan, **typed)
+    values = merged(config, typed)
+    if "data" not in values:
+        raise EvenlyError("there is no DATA; give a name from `evenly datasets`, a file or a folder, or --config FILE")
+    data, method = str(values.pop("data")), values.setdefault("method", "erm")
+    options = find(method).checked(values.pop("options", {}))
+    name = f"{short_name(data)}-{method}-{values.get('optimizer', 'sgd')}-seed{values.get('seed', 0)}"
+    values["out"] = out_of(data, Path(values.get("out", Path("runs") / name)))
+    return run_train(data, **values, **options)

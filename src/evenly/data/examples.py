@@ -1,0 +1,324 @@
+"""New examples for a trained network: what a user has, made into inputs such as the network was trained on.
+
+    a table     a csv file, a DataFrame, a list of dicts: columns are found by name, others are left alone
+    texts       a list of strings; a csv file, a DataFrame or a list of dicts with the column of texts
+    images      an image file; a folder, with a folder per class or not, or with a metadata.csv; a list of files, Pillow
+                images or uint8 arrays, of any size; a uint8 array (N, C, H, W) or (N, H, W, C)
+    arrays      an array or tensor (N, ...)
+
+Images and arrays may come in an `.npz` file (x, perhaps y and groups). A str is a path. A `Split`, or a Dataset of
+``(x, y)``, is taken as it is. Labels come along where there are any: in the column of labels, by folder, as y.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from evenly.data.arrays import read_arrays
+from evenly.data.contract import Data, Split
+from evenly.data.images.decoding import SUFFIXES, Fitted, Size, Squeezed, decode, pixels_of
+from evenly.data.images.folders import images_in
+from evenly.data.images.listing import inside
+from evenly.data.metadata import METADATA, SPLIT_NAMES, Rows, read_rows
+from evenly.data.preprocessing import (
+    ArrayPreprocessing,
+    ImagePreprocessing,
+    Preprocessing,
+    TablePreprocessing,
+    TextPreprocessing,
+    number,
+)
+from evenly.data.texts import Texts
+from evenly.errors import EvenlyError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+CHANNELS = (1, 3, 4)
+GIVEN = Path("the rows given")
+"""What stands for the name of a file in messages about rows that came in memory."""
+
+
+@attrs.frozen(eq=False)
+class Examples:
+    """New examples as a network takes them.
+
+    Args:
+        inputs: (N, ...) as a tensor, a Dataset of ``(x, y)`` that is read one by one, or `Texts`.
+        labels: (N,) where they are known.
+        groups: (N,), or boolean (N, G), where they are known.
+        files: of image files, their names.
+    """
+
+    inputs: Tensor | Dataset[Any] | Texts
+    labels: Tensor | None = None
+    groups: Tensor | None = None
+    files: tuple[str, ...] | None = None
+
+
+def preprocessing_of(data: Data) -> Preprocessing:
+    """The data's own preprocessing; where it has none, what its first input tells.
+
+    Of texts that a network has encoded already, the length of their token ids is added.
+    """
+    known, split = data.preprocessing, data.train
+    if split.texts is not None:
+        known = known if isinstance(known, TextPreprocessing) else TextPreprocessing()
+        return attrs.evolve(known, length=split.inputs.shape[1]) if isinstance(split.inputs, Tensor) else known
+    if known is not None:
+        return known
+    x = split.inputs[0] if isinstance(split.inputs, Tensor) else torch.as_tensor(split.inputs[0][0])
+    if x.dtype == torch.uint8 and x.ndim == 3 and len(x) in (1, 3):
+        return ImagePreprocessing((x.shape[0], x.shape[1], x.shape[2]))
+    return ArrayPreprocessing(tuple(x.shape), str(x.dtype).removeprefix("torch."))
+
+
+def read_examples(preprocessing: Preprocessing, raw: Any, class_names: Sequence[str]) -> Examples:
+    """New examples, of any kind that the top of this file names for such data; what is not is refused in a line."""
+    raw = Path(raw) if isinstance(raw, str) else raw
+    if isinstance(raw, Path) and not raw.exists():
+        raise EvenlyError(f"there is no file or folder {str(raw)!r}; give {_accepted(preprocessing)}")
+    if isinstance(raw, Texts):
+        raw = raw.texts
+    if isinstance(raw, Split | Dataset):
+        split = raw if isinstance(raw, Split) else Split(raw, name="new")
+        return _with_labels(split.inputs, split.labels, split.measured_groups, class_names, "the split given")
+    if isinstance(preprocessing, TablePreprocessing):
+        return _of_table(preprocessing, _rows(preprocessing, raw), class_names)
+    if isinstance(preprocessing, TextPreprocessing):
+        return _of_texts(preprocessing, raw, class_names)
+    if isinstance(raw, Path) and raw.suffix == ".npz":
+        columns = read_arrays(raw)
+        inputs = read_examples(preprocessing, columns["x"], class_names).inputs
+        return _with_labels(inputs, columns.get("y"), columns.get("groups"), class_names, str(raw))
+    if isinstance(preprocessing, ImagePreprocessing):
+        return _of_images(preprocessing, raw, class_names)
+    return Examples(_array(preprocessing, raw))
+
+
+def _accepted(preprocessing: Preprocessing) -> str:
+    match preprocessing:
+        case TablePreprocessing(features=features):
+            shown = ", ".join(features[:5]) + (", ..." if len(features) > 5 else "")
+            return f"a csv file, a DataFrame or a list of dicts with the columns {shown}"
+        case TextPreprocessing(text=text):
+            return f"a list of strings, or a csv file or a DataFrame with the column {text!r}"
+        case ImagePreprocessing():
+            return (
+                "an image file, a folder of images, a list of images, or uint8 arrays (N, C, H, W), also as x in .npz"
+            )
+        case ArrayPreprocessing(shape=shape):
+            return f"an array of shape (N, {', '.join(map(str, shape))}), also as x in an .npz file"
+
+
+def _refusal(preprocessing: Preprocessing, raw: Any) -> EvenlyError:
+    name = f"{str(raw)!r}" if isinstance(raw, Path) else f"a value of type {type(raw).__name__}"
+    return EvenlyError(f"{name} cannot be used as new examples; give {_accepted(preprocessing)}")
+
+
+def _with_labels(inputs: Any, y: Any, groups: Any, class_names: Sequence[str], where: str) -> Examples:
+    if y is None:
+        return Examples(inputs)
+    split = Split(inputs, y, groups, name="new")
+    if bool((strange := (split.labels < 0) | (split.labels >= len(class_names))).any()):
+        raise EvenlyError(
+            f"a label in {where} is {int(split.labels[strange][0])} and the classes are 0..{len(class_names) - 1}; "
+            "renumber the labels, or leave them out"
+        )
+    return Examples(split.inputs, split.labels, split.groups)
+
+
+def _rows(preprocessing: TablePreprocessing | TextPreprocessing, raw: Any) -> Rows:
+    """The rows of a csv file, a DataFrame or a list of dicts."""
+    if isinstance(raw, Path):
+        raw = raw / METADATA if raw.is_dir() else raw
+        if not raw.name.endswith((".csv", ".csv.gz")):
+            raise _refusal(preprocessing, raw)
+        return read_rows(raw, unnamed=True)
+    rows = raw.to_dict("records") if hasattr(raw, "columns") and callable(getattr(raw, "to_dict", None)) else raw
+    if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
+        raise _refusal(preprocessing, raw)
+    if not rows:
+        raise EvenlyError("there are no rows to predict; give at least one")
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {str(name): [_cell(row.get(name)) for row in rows] for name in names}
+    return Rows(GIVEN, list(range(1, len(rows) + 1)), columns)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None or str(value) in ("nan", "NaT", "<NA>") else str(value).strip()
+
+
+def _of_table(preprocessing: TablePreprocessing, rows: Rows, class_names: Sequence[str]) -> Examples:
+    x = np.empty((len(rows.lines), len(preprocessing.features)))
+    for j, name in enumerate(preprocessing.features):
+        column = rows.called(name)
+        if column is None:
+            there = ", ".join(map(repr, rows.columns))
+            raise EvenlyError(f"{rows.path} has no column {name!r}, which the network takes (found: {there}); add it")
+        for i, cell in enumerate(rows.columns[column]):
+            try:
+                x[i, j] = number(cell)
+            except ValueError:
+                raise EvenlyError(
+                    f"{name!r} is {cell!r} in line {rows.lines[i]} of {rows.path}, not a number; correct it"
+                ) from None
+    if preprocessing.missing == "refuse" and np.isnan(x).any():
+        i, j = np.argwhere(np.isnan(x))[0]
+        raise EvenlyError(
+            f"line {rows.lines[i]} of {rows.path} has no number in {preprocessing.features[j]!r}; fill it in, or train "
+            "with missing=mean, which takes the training mean"
+        )
+    inputs = torch.from_numpy(preprocessing.standardised(x))
+    return Examples(inputs, _labels(rows, preprocessing.label, class_names))
+
+
+def _labels(rows: Rows, label: str | None, class_names: Sequence[str]) -> Tensor | None:
+    """(N,) the classes that a column names; None where there is no such column or nothing in it."""
+    column = None if label is None else rows.called(label)
+    if column is None or not any(rows.columns[column]):
+        return None
+    number_of = {str(name): k for k, name in enumerate(class_names)}
+    for cell, line in zip(rows.columns[column], rows.lines, strict=True):
+        if cell not in number_of:
+            raise EvenlyError(
+                f"{column} {cell!r} in line {line} of {rows.path} is none of the classes {', '.join(number_of)}; "
+                "correct it, or leave the column out to predict without labels"
+            )
+    return torch.tensor([number_of[cell] for cell in rows.columns[column]])
+
+
+def _of_texts(preprocessing: TextPreprocessing, raw: Any, class_names: Sequence[str]) -> Examples:
+    if isinstance(raw, Tensor) and raw.dtype == torch.int64 and raw.ndim == 2:
+        return Examples(raw)  # token ids
+    listed = raw.tolist() if not hasattr(raw, "columns") and callable(getattr(raw, "tolist", None)) else raw
+    if isinstance(listed, list | tuple) and not any(isinstance(text, Mapping) for text in listed):
+        if not listed:
+            raise EvenlyError("there are no texts to predict; give at least one")
+        return Examples(Texts(listed))
+    rows = _rows(preprocessing, raw)
+    labels = _labels(rows, preprocessing.label, class_names)
+    return Examples(Texts(rows.take(preprocessing.text, "text")), labels)
+
+
+def _of_images(preprocessing: ImagePreprocessing, raw: Any, class_names: Sequence[str]) -> Examples:
+    channels, height, width = preprocessing.shape
+    size = Fitted(height, width) if preprocessing.whole is None else Squeezed(height, preprocessing.whole)
+    if isinstance(raw, Path):
+        if raw.is_dir():
+            return _of_files(preprocessing, size, *_listed(Path(os.path.realpath(raw)), class_names))
+        if not raw.name.lower().endswith(SUFFIXES):
+            raise _refusal(preprocessing, raw)
+        return _of_files(preprocessing, size, raw.parent, [raw.name])
+    if isinstance(raw, np.ndarray | Tensor):
+        if raw.ndim != 4:
+            raise _refusal(preprocessing, raw)
+        if tuple(raw.shape[1:]) == preprocessing.shape and raw.dtype in (np.uint8, torch.uint8):
+            return Examples(torch.as_tensor(raw))
+    listed = list(raw) if isinstance(raw, list | tuple | np.ndarray | Tensor) else [raw]
+    if not listed:
+        raise EvenlyError("there are no images to predict; give at least one")
+    if all(isinstance(item, str | Path) for item in listed):
+        return _of_files(preprocessing, size, Path(), [str(item) for item in listed])
+    images = []
+    for i, item in enumerate(listed):
+        if isinstance(item, np.ndarray | Tensor) and tuple(item.shape) == preprocessing.shape:
+            images.append(_pixels(i, item))  # as the network takes it already
+        else:
+            images += pixels_of([_picture(preprocessing, i, item)], channels, size)
+    return Examples(torch.from_numpy(np.stack(images)))
+
+
+def _of_files(
+    preprocessing: ImagePreprocessing, size: Size, root: Path, files: Sequence[str], labels: Tensor | None = None
+) -> Examples:
+    decoded = decode(root, files, size=size, channels=preprocessing.shape[0], skip_bad=True, cache=False)
+    if decoded.bad:
+        file, why = decoded.bad[0]
+        more = f" and {len(decoded.bad) - 1} more" if len(decoded.bad) > 1 else ""
+        raise EvenlyError(f"image {str(root / file)!r}{more} cannot be read ({why}); replace it or leave it out")
+    every = np.arange(len(files))
+    inputs = decoded.part(every, np.zeros_like(every) if labels is None else labels.numpy())
+    return Examples(inputs, labels, files=tuple(files))
+
+
+def _listed(root: Path, class_names: Sequence[str]) -> tuple[Path, list[str], Tensor | None]:
+    """The images of a folder, and their labels where a metadata.csv or the folders they lie in name classes."""
+    if (root / METADATA).is_file():
+        rows = read_rows(root / METADATA)
+        labels, files = _labels(rows, "label", class_names), rows.take("file")
+        for file, line in zip(files, rows.lines, strict=True):
+            if "\0" in file or not inside(root, root / file):
+                raise EvenlyError(f"file {file!r} in line {line} of {rows.path} lies outside {root}; leave it out")
+        return root, files, labels
+    files = [file.removeprefix("./") for file in images_in(root, ".")]
+    if not files:
+        raise EvenlyError(f"there are no images in {root} ({', '.join(SUFFIXES)}); give a folder that holds some")
+    names = []
+    for file in files:
+        folders = file.split("/")[:-1]
+        if folders and folders[0] not in class_names and folders[0].lower() in SPLIT_NAMES:
+            folders = folders[1:]
+        names.append(folders[0] if folders else "")
+    strange = [name for name in names if name not in class_names]
+    if len(strange) == len(names):
+        return root, files, None
+    if strange:
+        where = f"folder {strange[0]!r}" if strange[0] else "no folder"
+        raise EvenlyError(
+            f"{len(strange)} of {len(files)} images in {root} lie in {where}, which is none of the classes "
+            f"{', '.join(class_names)}; move them, or rename the folders of classes to predict without labels"
+        )
+    return root, files, torch.tensor([list(class_names).index(name) for name in names])
+
+
+def _pixels(i: int, array: np.ndarray[Any, Any] | Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    pixels = np.asarray(array)
+    if pixels.dtype != np.uint8:
+        raise EvenlyError(f"the pixels of image {i} must be uint8 in 0..255, got {pixels.dtype}")
+    return pixels
+
+
+def _picture(preprocessing: ImagePreprocessing, i: int, item: Any) -> Picture:
+    """A Pillow image as it is, or one of an array (H, W), (H, W, C) or (C, H, W)."""
+    from PIL import Image
+
+    if isinstance(item, Image.Image):
+        return item
+    if not isinstance(item, np.ndarray | Tensor):
+        raise _refusal(preprocessing, item)
+    pixels = _pixels(i, item)
+    if pixels.ndim == 3 and pixels.shape[2] not in CHANNELS and pixels.shape[0] in CHANNELS:
+        pixels = pixels.transpose(1, 2, 0)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in CHANNELS):
+        raise EvenlyError(f"image {i} has shape {tuple(item.shape)}; give (H, W), (H, W, C) or (C, H, W)")
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def _array(preprocessing: ArrayPreprocessing, raw: Any) -> Tensor:
+    if isinstance(raw, Path):
+        raise _refusal(preprocessing, raw)
+    try:
+        values = raw if isinstance(raw, Tensor) else np.asarray(raw)
+        x = Split(values, np.zeros(len(values)), name="new").inputs
+    except (TypeError, ValueError, RuntimeError):  # no length, or rows of several lengths
+        raise _refusal(preprocessing, raw) from None
+    assert isinstance(x, Tensor)
+    if tuple(x.shape[1:]) != preprocessing.shape:
+        raise EvenlyError(f"the new inputs have shape {tuple(x.shape)}; give {_accepted(preprocessing)}")
+    dtype = getattr(torch, preprocessing.dtype)
+    exact = x.is_floating_point() or dtype.is_floating_point or torch.equal(x.to(dtype).to(x.dtype), x)
+    if not torch.can_cast(x.dtype, dtype) or not exact:
+        raise EvenlyError(f"the new inputs are {x.dtype} and the network was trained on {dtype}; convert them")
+    return x.to(dtype)

@@ -1,0 +1,265 @@
+"""Groups on a page: their accuracy, how it changed in training, where a method's examples came from, and what it cost
+to raise the worst group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from evenly.report import figures
+from evenly.report.blocks import Cell, Panel, Panels, Row, Table
+from evenly.report.comparison_words import seeds_reached, unknown_costs
+from evenly.report.figures import Bar, Curve, Style
+from evenly.report.formats import bounds, listed, multiple, number, sentence, signed
+from evenly.report.names import group_name, run_label
+from evenly.runs.arms import Arm
+from evenly.runs.comparison import Comparison
+from evenly.runs.cost_to_reach import Level, changed_after_training
+from evenly.runs.results import SHOWN
+from evenly.runs.run import Run
+from evenly.runs.summary import Summary
+
+MOST_LINES = figures.COLOURS - 1
+"""Groups in a panel of curves at most: the worst ones of the first method."""
+MOST_BARS = 12
+"""Groups with a panel of bars at most: likewise."""
+MOST_ROWS = 40
+"""Groups in a table at most: likewise."""
+USED = "Different training examples of each group that the weights used were trained on, in the last stage."
+
+
+def over_epochs(runs: Mapping[str, Sequence[Run]], prefix: str) -> Panels | None:
+    """Validation accuracy of each group over epochs, a panel per method, with the growth of the training set marked.
+
+    Args:
+        runs: the runs of each method, one per seed, by the method's label.
+    """
+    styles: dict[str, Style] = {}
+    panels, notes = [], []
+    inferred: dict[str, list[str]] = {}
+    for panel, (label, of_method) in enumerate(runs.items()):
+        first = of_method[0]
+        lines = _lines(of_method, styles)
+        if not lines:
+            continue
+        steps = growth(first)
+        svg = figures.curves(
+            lines,
+            prefix=f"{prefix}{panel}",
+            label=f"Validation accuracy of each group by epoch, {label}",
+            shares=True,
+            marks=[epoch for epoch, _ in steps],
+        )
+        panels.append(Panel(label, svg))
+        if steps:
+            sizes = f"{first.history[0]['examples']:,} to {steps[-1][1]:,} examples"
+            notes.append(f"{label}: the training set grew at the dotted lines, from {sizes}.")
+        if first.results.inferred_groups is not None:
+            inferred.setdefault(" / ".join(first.results.inferred_groups.names), []).append(label)
+        if changed_after_training(first):
+            notes.append(f"{label}: the curves do not show what the method did after its last epoch.")
+    if not panels:
+        return None
+    caption = "Validation accuracy of each group, after every epoch with an evaluation."
+    count = len(next(iter(runs.values()))[0].results.data.group_names)
+    if count > MOST_LINES:
+        caption += f" Of {count} groups, the {MOST_LINES} where {panels[0].title} does worst."
+    notes = [f"The groups of {listed(labels)} are inferred: {names}." for names, labels in inferred.items()] + notes
+    return Panels("Groups over epochs", panels, " ".join([caption, *notes]), list(styles.items()))
+
+
+def growth(run: Run) -> list[tuple[int, int]]:
+    """(epochs done, examples from then on) wherever an epoch held more examples than the one before."""
+    rows = pairwise(run.history)
+    return [(row["epoch"] - 1, row["examples"]) for before, row in rows if row["examples"] > before["examples"]]
+
+
+def _lines(runs: Sequence[Run], styles: dict[str, Style]) -> list[Curve]:
+    """A curve per group; a group has one style in every panel, and new ones get the next."""
+    result = runs[0].results
+    key = "groups" if result.inferred_groups is None else "inferred_groups"
+    known = result.data.group_names if result.inferred_groups is None else result.inferred_groups.names
+    rows = [[row for row in run.history if (row.get("validation") or {}).get(key)] for run in runs]
+    if not rows[0]:
+        return []
+    last = rows[0][-1]["validation"][key]
+    names = [group_name(known, g) for g in range(len(last))]
+    if not styles.keys() & set(names):
+        for g in _worst(last, MOST_LINES):
+            styles[names[g]] = Style(1 + len(styles) % MOST_LINES, len(styles) // MOST_LINES)
+    lines = []
+    for g, name in enumerate(names):
+        seeds = [
+            ([row["epoch"] for row in of_run], [row["validation"][key][g] for row in of_run])
+            for of_run in rows
+            if of_run and of_run[0]["validation"][key][g] is not None
+        ]
+        if name in styles and seeds:
+            lines.append(Curve(name, styles[name], seeds))
+    return lines
+
+
+def accuracy_bars(comparison: Comparison, styles: Mapping[Arm, Style], prefix: str) -> Panels | None:
+    """Accuracy of every group by method, a panel per group."""
+    arms = [each for each in comparison.arms if each.groups]
+    if not arms:
+        return None
+    groups = _worst(arms[0].groups, MOST_BARS)
+    names, sizes = comparison.rows[0].result.data.group_names, _training_sizes(comparison)
+    panels = []
+    for g in groups:
+        rows = [_bar(comparison, each, styles[each.arm], g) for each in arms]
+        note = f"{sizes[g]:,} of {sum(sizes):,} training examples" if g < len(sizes) else ""
+        svg = figures.bars(rows, prefix=f"{prefix}{g}", label=f"Accuracy in group {group_name(names, g)}")
+        panels.append(Panel(group_name(names, g), svg, note))
+    caption = f"{SHOWN[comparison.plan.judged].capitalize()} accuracy of each group."
+    caption += " Bars are means, circles are seeds." if len(comparison.plan.seeds) > 1 else ""
+    caption += " A vertical stroke marks the control of equal cost." if any(each.control for each in arms) else ""
+    return Panels("Accuracy by group", panels, caption + _left_out(arms[0], groups))
+
+
+def accuracy_table(comparison: Comparison) -> Table | None:
+    """Accuracy of every group by method, with Wilson's interval, and how many examples each was measured on."""
+    arms = [each for each in comparison.arms if each.groups]
+    if not arms:
+        return None
+    split, names = SHOWN[comparison.plan.judged], comparison.rows[0].result.data.group_names
+    groups = _worst(arms[0].groups, MOST_ROWS)
+    rows = []
+    for g in groups:
+        cells = [Cell(number(each.groups[g]), bounds(each.group_intervals[g])) for each in arms]
+        rows.append(Row(group_name(names, g), [Cell(f"{arms[0].group_counts[g]:,.0f}"), *cells]))
+    columns = ["group", f"{split} examples", *(f"{each.arm.pair}, %" for each in arms)]
+    averaged = ", mean over seeds" if len(comparison.plan.seeds) > 1 else ""
+    caption = (
+        f"{split.capitalize()} accuracy of each group{averaged}. The brackets are Wilson's 95% interval for the number "
+        "of examples that one seed measures."
+    )
+    return Table(columns, rows, caption + _left_out(arms[0], groups), "Groups in numbers")
+
+
+def origins(comparison: Comparison) -> Table | None:
+    """How many different training examples of every group each method used, and how often it showed them."""
+    sizes, names = _training_sizes(comparison), comparison.rows[0].result.data.group_names
+    arms = [(each, each.used) for each in comparison.arms if each.used is not None]
+    if not sizes or all(each.arm.method == "erm" for each, _ in arms):
+        return None
+    groups = _worst(arms[0][0].groups or [None] * len(sizes), MOST_ROWS)
+    rows = []
+    for g in groups:
+        pairs = [(used.groups[g], used.groups_shown[g]) for _, used in arms]
+        cells = [Cell(f"{count:,.0f}", f"× {shown / count:,.1f}" if count else "") for count, shown in pairs]
+        rows.append(Row(group_name(names, g), [Cell(f"{sizes[g]:,}"), *cells]))
+    columns = ["group", "in training", *(f"{each.arm.pair}, used" for each, _ in arms)]
+    least = [_least_used(each.arm.pair, used.groups, sizes, names) for each, used in arms]
+    caption = " ".join([f"{USED} × how often each was shown, on average.", *filter(None, least)])
+    return Table(columns, rows, caption + _left_out(arms[0][0], groups), "Where the examples came from")
+
+
+def origins_of_run(run: Run) -> Table | None:
+    """The same for one run; nothing where every example was shown equally often."""
+    used, train, names = run.results.used, run.results.splits.get("train"), run.results.data.group_names
+    if used is None or not used.groups or train is None or not train.group_counts:
+        return None
+    sizes, pairs = train.group_counts, list(zip(used.groups, used.groups_shown, strict=True))
+    all_used = all(count == size for count, size in zip(used.groups, sizes, strict=True))
+    if all_used and len({shown / count for count, shown in pairs if count}) == 1:
+        return None
+    rows = []
+    for g in _worst(train.groups, MOST_ROWS):
+        (count, shown), size = pairs[g], sizes[g]
+        share = Cell(number(count / size if size else None))
+        cells = [Cell(f"{size:,}"), Cell(f"{count:,.0f}"), share, Cell(f"{shown / count:,.1f}" if count else "–")]
+        rows.append(Row(group_name(names, g), cells))
+    columns = ["group", "in training", "used", "used, %", "shown, times each"]
+    caption = f"{USED} {_least_used(run_label(run.results), used.groups, sizes, names)}".strip()
+    return Table(columns, rows, caption, "Where the examples came from")
+
+
+def cost_to_reach_table(comparison: Comparison) -> Table | None:
+    """What it cost each method to bring the worst group of validation as far as ERM's best, and further."""
+    arms = [each for each in comparison.arms if each.cost_to_reach]
+    if all(each.arm.method == "erm" for each in arms):
+        return None
+    above = [level.above_erm for level in arms[0].cost_to_reach]
+    columns = ["method", *(f"{signed(points, 0)} points" if points else "ERM's best" for points in above)]
+    rows = [Row(each.arm.pair, [_level_cell(level) for level in each.cost_to_reach]) for each in arms]
+    notes = [
+        "Example-gradients until validation accuracy in the worst group first reached ERM's best of the same seed, or "
+        "so many points more. Beside them is the multiple of all that ERM costs.",
+        "Validation is evaluated after whole epochs, so the cost of a method with short epochs is known more finely.",
+    ]
+    if len(comparison.plan.seeds) > 1:
+        notes.append(
+            "Costs are medians over all seeds; a seed that never reached the level counts as more expensive than any "
+            "other. Beside them is the number of seeds that reached it."
+        )
+    notes += [sentence(text) for text in unknown_costs(comparison.arms)]
+    return Table(columns, rows, " ".join(notes), "Cost to reach a worst group")
+
+
+def cost_to_reach_of_run(run: Run) -> Table | None:
+    """The epochs of one run at which validation accuracy in the worst group first passed a multiple of ten percent."""
+    evaluated = [row for row in run.history if "worst_group" in (row.get("validation") or {})]
+    if not evaluated or changed_after_training(run):
+        return None
+    best, rows = 0, []
+    for row in evaluated:
+        tens = math.floor(10 * row["validation"]["worst_group"] + 1e-9)
+        if tens > best:
+            best, cost = tens, row["cost"]
+            cells = [Cell(f"{row['epoch']:,}"), Cell(f"{cost:,.0f}"), Cell(multiple(cost / run.results.unit))]
+            rows.append(Row(f"{10 * tens}%", cells))
+    columns = ["worst group", "epoch", "example-gradients", "cost, × ERM"]
+    caption = (
+        "When validation accuracy in the worst group first reached a level. Of several levels reached at once, the "
+        "highest is listed."
+    )
+    return Table(columns, rows, caption, "Cost to reach a worst group") if rows else None
+
+
+def _level_cell(level: Level) -> Cell:
+    """The median cost, its multiple of ERM's and, with several seeds, how many reached the level."""
+    notes = [] if level.median_cost is None else [f"{multiple(level.median_cost_multiple)}×"]
+    notes += [seeds_reached(level)] if level.seeds > 1 else []
+    return Cell("never" if level.median_cost is None else f"{level.median_cost:,.0f}", ", ".join(notes))
+
+
+def _least_used(label: str, counts: Sequence[float], sizes: Sequence[int], names: Sequence[str]) -> str:
+    """Of which group the smallest share of training examples was used, in a sentence; nothing if all were."""
+    shares = [count / size if size else 1.0 for count, size in zip(counts, sizes, strict=True)]
+    g = min(range(len(shares)), key=shares.__getitem__)
+    if shares[g] >= 1:
+        return ""
+    return f"{label} used {counts[g]:,.0f} of {sizes[g]:,} training examples of {group_name(names, g)!r}."
+
+
+def _worst(accuracies: Iterable[float | None], most: int) -> list[int]:
+    """The groups with the lowest accuracies, in their own order."""
+    ranked = sorted((math.inf if accuracy is None else accuracy, g) for g, accuracy in enumerate(accuracies))
+    return sorted(g for _, g in ranked[:most])
+
+
+def _left_out(first: Summary, groups: Sequence[int]) -> str:
+    total = len(first.groups) or len(groups)
+    return f" Of {total} groups, the {len(groups)} where {first.arm.name} does worst." if len(groups) < total else ""
+
+
+def _training_sizes(comparison: Comparison) -> Sequence[int]:
+    train = comparison.rows[0].result.splits.get("train")
+    return () if train is None else train.group_counts
+
+
+def _bar(comparison: Comparison, summary: Summary, style: Style, group: int) -> Bar:
+    """A method's accuracy in a group, with that of each seed and of its control."""
+    value, control = summary.groups[group], comparison.by_arm(summary.control)
+    measured = [row.result.measured for row in comparison.rows if row.arm == summary.arm]
+    seeds = [each.groups[group] for each in measured if group < len(each.groups)]
+    return Bar(
+        summary.arm.pair,
+        style,
+        math.nan if value is None else value,
+        [accuracy for accuracy in seeds if accuracy is not None],
+        None if control is None else control.groups[group],
+    )

@@ -1,0 +1,120 @@
+"""The table of a comparison: every method, and under it its control of equal cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from attrs import frozen
+
+from evenly.report.blocks import Cell, Row, Table, Whisker
+from evenly.report.comparison_words import headline
+from evenly.report.figures import Style
+from evenly.report.formats import interval, multiple, number, points
+from evenly.report.names import METRIC_COLUMNS, METRIC_NAMES, RULES, has_metric
+from evenly.runs.arms import Arm
+from evenly.runs.comparison import Comparison
+from evenly.runs.results import SHOWN
+from evenly.runs.summary import Difference, Summary
+
+USED_AFTER = "weights used after, full epochs"
+
+
+@frozen
+class Scale:
+    """The range that differences are drawn in."""
+
+    low: float
+    high: float
+
+    def place(self, value: float) -> float:
+        """Where a value is, in percent of the scale's length."""
+        return round(100 * (value - self.low) / (self.high - self.low), 1)
+
+    def whisker(self, difference: Difference) -> Whisker | None:
+        if not math.isfinite(difference.mean):
+            return None
+        ends = (None if end is None else self.place(end) for end in (difference.low, difference.high))
+        return Whisker(self.place(difference.mean), *ends)
+
+
+def scale_of(comparison: Comparison) -> Scale | None:
+    """A scale for all differences and intervals of a comparison, with 0 in it; None where there are none."""
+    metric = headline(comparison)
+    differences = [difference for each in comparison.summary if (difference := each.difference(metric)) is not None]
+    ends = [end for each in differences for end in (each.mean, each.low, each.high)]
+    values = [end for end in ends if end is not None and math.isfinite(end)]
+    if not values:
+        return None
+    low, high = min(*values, 0.0), max(*values, 0.0)
+    room = 0.06 * (high - low) or 0.01
+    return Scale(low - room, high + room)
+
+
+def results_table(comparison: Comparison, styles: Mapping[Arm, Style], scale: Scale | None = None) -> Table:
+    """The table; differences are drawn on the comparison's own scale or a given one."""
+    metric, scale = headline(comparison), scale or scale_of(comparison)
+    metrics = [name for name in METRIC_COLUMNS if name != "worst_class" and has_metric(comparison.summary, name)]
+    metrics += [] if "worst_group" in metrics else ["worst_class"]
+    chosen = comparison.plan.rule != "last"
+    rows = []
+    for each in comparison.summary:
+        if comparison.by_arm(each.arm.control_of) is not None:
+            continue
+        cells = _values(each, metrics, chosen) + _difference(each.difference(metric), scale)
+        rows.append(Row(each.arm.pair, cells, each.arm.control_of is not None, style=styles.get(each.arm)))
+        if (control := comparison.by_arm(each.control)) is not None:
+            note = "control, same cost" if control.arm.control_of else "control, as above"
+            cells = _values(control, metrics, chosen) + _difference(None, scale)
+            rows.append(Row(control.arm.pair, cells, muted=True, note=note))
+    columns = ["method", *(METRIC_COLUMNS[name] for name in metrics), *([USED_AFTER] if chosen else []), "cost, × ERM"]
+    if scale is not None:
+        columns += [f"{METRIC_NAMES[metric]} against control, points", ""]
+    return Table(columns, rows, results_caption(comparison), zero=None if scale is None else scale.place(0.0))
+
+
+def results_caption(comparison: Comparison) -> str:
+    """Where the numbers were measured, of which weights, and what the differences are."""
+    plan, seeds = comparison.plan, len(comparison.plan.seeds)
+    averaged = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    said = [
+        f"Measured on the {SHOWN[plan.judged]} set, {averaged}.",
+        f"The weights used are those of the {RULES.get(plan.rule, plan.rule)} (rule: {plan.rule}).",
+    ]
+    if plan.judged == "validation" and plan.rule != "last":
+        said.append("There is no test set, and the same validation set chose the epoch: the numbers are too high.")
+    if plan.judged == "train":
+        said.append("There is neither a test nor a validation set: the numbers say nothing about new data.")
+    if plan.rule != "last":
+        said.append("Weights used after: the cost up to these weights, in epochs of the full training set.")
+    if any(each.control for each in comparison.summary):
+        paired = "with its 95% interval" if seeds > 1 else "and one seed has no interval"
+        said.append(
+            f"The difference in {METRIC_NAMES[headline(comparison)]} is from the control of equal cost below each "
+            f"method; it is paired by seed, {paired}."
+        )
+    return " ".join(said)
+
+
+def _values(summary: Summary, metrics: Iterable[str], chosen: bool) -> list[Cell]:
+    cells = []
+    for name in metrics:
+        metric = summary.metrics.get(name)
+        if metric is None:
+            cells.append(Cell("–"))
+        else:
+            cells.append(Cell(number(metric.mean), f"± {number(metric.sd)}" if summary.seeds > 1 else ""))
+    if chosen:
+        cells.append(Cell(f"{summary.selected_after_epochs:.1f}"))
+    return [*cells, Cell(multiple(summary.cost_multiple))]
+
+
+def _difference(difference: Difference | None, scale: Scale | None) -> list[Cell]:
+    """A difference in numbers and drawn; empty cells where there is none, no cells where there is no scale."""
+    if scale is None:
+        return []
+    if difference is None:
+        return [Cell(), Cell()]
+    outcome = difference.outcome
+    numbers = Cell(points(difference), interval(difference), outcome)
+    return [numbers, Cell(outcome=outcome, whisker=scale.whisker(difference))]

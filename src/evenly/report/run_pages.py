@@ -1,0 +1,132 @@
+"""The page of one run: its settings, results on each split, how training went, the examples selected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from evenly.engine.trained import Selection
+from evenly.methods.early import FALLEN, SHRUNK, drop_has_shrunk
+from evenly.report import figures
+from evenly.report.blocks import Block, Cell, Page, Panel, Panels, Prose, Row, Section, Table, present
+from evenly.report.facts import run_facts
+from evenly.report.figures import Curve, Style
+from evenly.report.formats import bounds, number
+from evenly.report.gallery import gallery
+from evenly.report.groups import cost_to_reach_of_run, origins_of_run, over_epochs
+from evenly.report.names import METRIC_COLUMNS, RULES, group_name, run_label
+from evenly.report.rendering import footer
+from evenly.report.run_words import run_sentences
+from evenly.report.training_figures import STYLES, alignments_of_run, legend, training_of_run
+from evenly.runs.arms import Arm
+from evenly.runs.results import SHOWN, Measured, RunResult
+from evenly.runs.run import Run
+
+
+def run_page(run: Run) -> Page:
+    """What the page of a run holds."""
+    result = run.results
+    blocks: list[Block | None] = [
+        run_facts(run),
+        split_table(result),
+        group_table(result),
+        origins_of_run(run),
+        training_of_run(run),
+        over_epochs({Arm(result.method, result.optimizer).pair: [run]}, "groups"),
+        cost_to_reach_of_run(run),
+        alignments_of_run(run),
+        None if run.selection is None else separation(run.selection),
+        gallery(run, result.method),
+    ]
+    short = Section("In short", "short", [Prose(run_sentences(result))])
+    title = f"{run_label(result)} on {result.data.name}"
+    return Page(title, "", [short, Section("The run", "run", present(blocks))], footer())
+
+
+def split_table(result: RunResult) -> Table:
+    """A row per split: averages and worst cases."""
+    metrics = [name for name in METRIC_COLUMNS if any(each.metric(name) is not None for each in result.splits.values())]
+    rows = []
+    for name, measured in result.splits.items():
+        size = Cell(f"{result.data.sizes[name]:,}")
+        cells = [Cell(number(measured.metric(metric))) for metric in metrics]
+        rows.append(Row(SHOWN[name], [size, *cells, Cell(_loss(measured))]))
+    caption = (
+        f"The weights used are those of the {RULES.get(result.rule, result.rule)} (rule: {result.rule}): epoch "
+        f"{result.selected_epoch}."
+    )
+    return Table(["split", "examples", *(METRIC_COLUMNS[metric] for metric in metrics), "loss"], rows, caption)
+
+
+def group_table(result: RunResult) -> Table | None:
+    """A row per group: accuracy and size in each split."""
+    splits = {name: measured for name, measured in result.splits.items() if measured.groups}
+    if not splits:
+        return None
+    rows = [
+        Row(
+            group_name(result.data.group_names, g), [cell for each in splits.values() for cell in _group_cells(each, g)]
+        )
+        for g in range(max(len(each.groups) for each in splits.values()))
+    ]
+    columns = ["group"]
+    for name in splits:
+        columns += [f"{SHOWN[name]} examples", f"{SHOWN[name]} accuracy, %"]
+    caption = "Accuracy and number of examples of each group in each split, with Wilson's 95% intervals."
+    return Table(columns, rows, caption, "By group")
+
+
+def _group_cells(measured: Measured, group: int) -> list[Cell]:
+    if group >= len(measured.groups):
+        return [Cell("0"), Cell(number(None))]
+    limits = measured.group_intervals[group] if measured.group_intervals else None
+    return [Cell(f"{measured.group_counts[group]:,}"), Cell(number(measured.groups[group]), bounds(limits))]
+
+
+def separation(selection: Selection) -> Panels | None:
+    """What set the separating epoch, where the method has an early stage: its training loss and the drops of it."""
+    losses = [float(loss) for loss in selection.details.get("early_losses", ())]
+    if not losses:
+        return None
+    epochs = list(range(1, len(losses) + 1))
+    drops = [before - after for before, after in pairwise(losses)]
+    limits = [SHRUNK * largest for largest in accumulate(drops, max)]
+    threshold = Curve(f"{SHRUNK:.0%} of the largest drop so far", Style(0, 1), [(epochs[1:], limits)])
+    drawn = [[_early(epochs, losses), _separating(epochs, losses)]]
+    if drops:
+        drawn.append([_early(epochs[1:], drops), threshold, _separating(epochs, drops)])
+    panels = []
+    for k, (title, lines) in enumerate(zip(("training loss", "drop from the epoch before"), drawn, strict=False), 1):
+        label = f"{title.capitalize()}, by early epoch"
+        panels.append(Panel(title, figures.curves(lines, prefix=f"separation{k}", label=label)))
+    caption = f"{_separation_reason(losses, selection.details['decided'])} Losses are means over an epoch."
+    return Panels("When the examples were separated", panels, caption, legend(drawn))
+
+
+def _early(epochs: Sequence[float], values: Sequence[float]) -> Curve:
+    return Curve("early stage", STYLES["training"], [(epochs, values)])
+
+
+def _separating(epochs: Sequence[float], values: Sequence[float]) -> Curve:
+    return Curve("separating epoch", Style(2), [(epochs[-1:], values[-1:])])
+
+
+def _separation_reason(losses: Sequence[float], decided: str) -> str:
+    """What set the separating epoch, in a sentence or two."""
+    epoch = len(losses)
+    rule = (
+        f"the first epoch at which the training loss has fallen by {FALLEN:.0%} and its last drop is under "
+        f"{SHRUNK:.0%} of the largest so far"
+    )
+    if decided == "rule":
+        return f"The examples were separated at epoch {epoch}, {rule}."
+    if decided == "end":
+        return f"The rule waits for {rule}. There was none, so the examples were separated at the end, epoch {epoch}."
+    own = next((t for t in range(1, epoch + 1) if drop_has_shrunk(list(losses[:t]))), None)
+    would = f"would have waited for {rule}" if own is None else f"would have taken epoch {own}, {rule}"
+    return f"The separating epoch was set to {epoch}. The rule {would}."
+
+
+def _loss(measured: Measured) -> str:
+    return "–" if measured.loss is None or not math.isfinite(measured.loss) else f"{measured.loss:.3f}"

@@ -1,0 +1,92 @@
+"""One run in plain sentences: what it reached, which weights are used, what it cost, what else has to be known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evenly.report.formats import bounds, counted, duration, percent, sentence, times
+from evenly.report.names import RULES, group_name, run_label
+from evenly.runs.results import SHOWN, InferredGroups, Measured, RunResult
+
+SAME_COST = 0.05
+"""Costs within this share of each other are called the same."""
+
+
+def run_sentences(result: RunResult) -> list[str]:
+    """A run in a few sentences."""
+    measured = result.measured
+    reached = f"{percent(measured.accuracy)} {SHOWN[result.judged]} accuracy"
+    if measured.worst_group is not None:
+        reached += f" and {percent(measured.worst_group)} in its worst group"
+        which = worst_group(measured, result.data.group_names)
+        reached += f" ({which})" if which else ""
+    sentences = [
+        f"{run_label(result)} reaches {reached} on {result.data.name}.",
+        f"The weights used are those of epoch {result.selected_epoch} of {result.epochs}, the "
+        f"{RULES.get(result.rule, result.rule)}. "
+        f"They cost as much as {result.selected_after_epochs:.1f} epochs of the full training set.",
+        f"Training cost {times(result.cost_multiple)} what ERM costs{erm_in_full(result.method, result.cost_multiple)} "
+        f"and took {duration(result.seconds)}.",
+    ]
+    if result.evaluation_cost:
+        sentences.append(evaluation_cost(times(result.evaluation_cost_multiple)))
+    sentences += map(sentence, result.remarks)
+    if result.inferred_groups is not None:
+        sentences.append(sentence(inferred_groups(result.inferred_groups)))
+    return sentences
+
+
+def evaluation_cost(cost: str) -> str:
+    """What evaluation on validation cost, as a sentence."""
+    return f"Evaluation on validation is not part of these costs; it cost {cost} what ERM costs."
+
+
+def ran_shorter(method: str, cost_multiple: float) -> bool:
+    """Whether this is ERM that cost less than ERM: patience, a budget or epochs of its own may have stopped it."""
+    return method == "erm" and cost_multiple < 1 - SAME_COST
+
+
+def erm_in_full(method: str, cost_multiple: float) -> str:
+    """What to add to "what ERM costs" where the run is ERM itself, for fewer epochs."""
+    return " for all the epochs set" if ran_shorter(method, cost_multiple) else ""
+
+
+def worst_group(measured: Measured, names: Sequence[str]) -> str:
+    """Which group of a split is the worst, and on how many examples: "left edge: 198 examples [68.3, 80.3]".
+
+    Where several are equally low, it is the one with the most examples.
+    """
+    lowest = [g for g, accuracy in enumerate(measured.groups) if accuracy == measured.worst_group]
+    if not lowest or not measured.group_counts:
+        return ""
+    g = max(lowest, key=measured.group_counts.__getitem__)
+    limits = measured.group_intervals[g] if measured.group_intervals else None
+    text = f"{group_name(names, g)}: {counted(measured.group_counts[g], 'example')} {bounds(limits)}".rstrip()
+    return text + (f"; {len(lowest) - 1} more equally low" if len(lowest) > 1 else "")
+
+
+def inferred_groups(inferred: InferredGroups, averaged: str = "") -> str:
+    """How groups were inferred and how well they match the true ones; `averaged` says what the numbers are means of."""
+    sizes = "; ".join(f"{name} {count:,.0f}" for name, count in zip(inferred.names, inferred.counts, strict=True))
+    epochs = f"{inferred.epoch:,.3g} epoch" + ("" if inferred.epoch == 1 else "s")
+    text = (
+        f"groups were inferred by {inferred.by} after {epochs}, at the cost of {inferred.cost:,.0f} example-gradients "
+        f"({sizes} training examples){averaged}"
+    )
+    if inferred.match is None:
+        return f"{text}."
+    information, minority = inferred.match.adjusted_mutual_information, inferred.match.minority
+    return (
+        f"{text}. Their adjusted mutual information with the true groups is {information:.2f}. One inferred group "
+        f"holds {minority.recall:.0%} of the smallest true group, which makes up {minority.precision:.0%} of it."
+    )
+
+
+def uncaptured(results: Sequence[RunResult]) -> str:
+    """Why steps on a GPU were not captured, in a line; nothing where they were or where there was no GPU."""
+    on_gpu = [result for result in results if result.device.startswith("cuda")]
+    reasons = [result.step.removeprefix("plain:").strip() for result in on_gpu if result.step.startswith("plain:")]
+    if not reasons:
+        return ""
+    share = f" in {len(reasons)} of {len(results)} runs" if len(results) > 1 else ""
+    return f"steps were not captured{share}: {'; '.join(dict.fromkeys(reasons))}"

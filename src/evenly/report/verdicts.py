@@ -1,0 +1,107 @@
+"""An arm against its control of equal cost, in plain sentences. `Difference.outcome` has the rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from evenly.report.formats import interval, percent, points, points_and_interval, times
+from evenly.report.names import METHODS, METRIC_NAMES, arm_label
+from evenly.report.run_words import SAME_COST, ran_shorter
+from evenly.runs.arms import Arm
+from evenly.runs.summary import Difference, Outcome, Summary, paired
+
+
+@frozen
+class Verdict:
+    """What can be said of an arm against its control, and what has to be said with it."""
+
+    arm: Arm
+    outcome: Outcome
+    sentence: str
+    notes: tuple[str, ...] = ()
+
+
+def verdict(summary: Summary, control: Arm, difference: Difference, metric: str, others: Sequence[Summary]) -> Verdict:
+    """The verdict on one arm.
+
+    Args:
+        difference: in the metric that verdicts are about.
+        others: every summary of the comparison.
+    """
+    name, what = arm_label(summary.arm), METRIC_NAMES[metric]
+    against, numbers = _control_label(summary, control), points_and_interval(difference)
+    outcome = difference.outcome
+    if not math.isfinite(difference.mean):
+        return Verdict(summary.arm, outcome, f"{name} and its control have no seed in common: there is no difference.")
+    if outcome == "raised":
+        sentence = f"{name} raised {what} by {numbers.lstrip('+')} over {against}."
+    elif outcome == "lowered":
+        sentence = f"{name} lowered {what}: {numbers} against {against}."
+    elif outcome == "unknown":
+        reason = "one seed gives no interval; run several"
+        if difference.pairs > 1:
+            reason = f"{difference.pairs} seeds with the same difference give no interval; run more"
+        sentence = f"{name} differs in {what} by {numbers} from {against}, but {reason}."
+    elif difference.is_zero:
+        sentence = f"{name} made no difference to {what}: every seed equals {against}."
+    else:
+        sentence = f"{name} made no clear difference to {what}: {numbers} against {against}."
+    return Verdict(summary.arm, outcome, sentence, (*_tradeoff(summary, metric), *_in_full(summary, metric, others)))
+
+
+def full_erm(summaries: Sequence[Summary], beside: Arm | None = None) -> Summary | None:
+    """The ERM arm that costs what ERM costs; None where there is none.
+
+    Args:
+        beside: an arm whose optimizer and, in a sweep, values it has to have.
+    """
+    erm = [each for each in summaries if each.arm.method == "erm" and each.arm.control_of is None]
+    if beside is not None:
+        erm = [each for each in erm if each.arm.optimizer == beside.optimizer and each.arm.within(beside)]
+    return min(erm, key=lambda each: abs(each.cost_multiple - 1.0), default=None)
+
+
+def _control_label(summary: Summary, control: Arm) -> str:
+    """The control, with the cost that both have."""
+    name = METHODS.get(control.method, control.method)
+    if control.method == "erm" or control.optimizer != summary.arm.optimizer:
+        name += f" with {control.optimizer}"
+    cost, control_cost = summary.cost_multiple, summary.control_cost_multiple
+    if control_cost is not None and abs(control_cost - cost) > SAME_COST * cost:
+        return f"{name} ({times(cost)} ERM; the control {times(control_cost)})"
+    how = "at"
+    if control.method == "erm" and abs(cost - 1) > SAME_COST:
+        how = "stopped at" if cost < 1 else "trained on to"
+    return f"{name} {how} the same cost ({times(cost)} ERM)"
+
+
+def _tradeoff(summary: Summary, metric: str) -> list[str]:
+    """What happened to the worst group, where that is not the headline, and whether the average paid for it."""
+    worst, average = summary.difference("worst_group"), summary.difference("train_weighted")
+    if worst is None or worst.outcome in ("unclear", "unknown"):
+        return []
+    if worst.outcome == "raised" and average is not None and average.outcome == "lowered":
+        rise = "" if metric == "worst_group" else f" by {points(worst).lstrip('+')} points {interval(worst)}"
+        return [
+            f"It raised the worst group{rise} at the price of the average: "
+            f"train-weighted accuracy {points_and_interval(average)}."
+        ]
+    return [] if metric == "worst_group" else [f"Its worst group was {worst.outcome}: {points_and_interval(worst)}."]
+
+
+def _in_full(summary: Summary, metric: str, others: Sequence[Summary]) -> list[str]:
+    """For an arm whose control is ERM cut short: the difference from ERM trained in full, which costs more."""
+    reference = full_erm(others, summary.arm)
+    cut_short = summary.control is not None and summary.control.method == "erm"
+    if not cut_short or summary.cost_multiple >= 1 - SAME_COST or reference is None or metric not in reference.metrics:
+        return []
+    ours, theirs = summary.metrics[metric].values, reference.metrics[metric].values
+    if not ours or len(ours) != len(theirs):
+        return []
+    difference = paired([a - b for a, b in zip(ours, theirs, strict=True)])
+    reached = f"{times(reference.cost_multiple)}, {percent(reference.mean(metric))}"
+    length = "as far as it ran" if ran_shorter("erm", reference.cost_multiple) else "in full"
+    return [f"Against {arm_label(reference.arm)} {length} ({reached}): {points_and_interval(difference)}."]

@@ -1,0 +1,173 @@
+"""A comparison: its runs as rows, its arms as summaries, and what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from evenly.errors import EvenlyError
+from evenly.files import read_json, write_json
+from evenly.runs.arms import Arm
+from evenly.runs.folder import FORMAT
+from evenly.runs.run import Run, load
+from evenly.runs.summary import METRICS, Row, Summary, summarise
+from evenly.settings import Settings
+from evenly.values import Value
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@frozen
+class ComparisonPlan(Value):
+    """What was asked for.
+
+    Args:
+        options: what single methods have of their own, from the data's recipe and from the user.
+        in_common: the settings of ERM; a name in `differs` has another value in some arm.
+        rule: which epoch's weights are used.
+        judged: the split that arms are judged on.
+    """
+
+    methods: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    seeds: tuple[int, ...]
+    model: str
+    rule: str
+    judged: str
+    in_common: Settings
+    differs: tuple[str, ...] = ()
+    model_options: Mapping[str, Any] = field(factory=dict)
+    options: Mapping[str, Mapping[str, Any]] = field(factory=dict)
+    sweep: Mapping[str, tuple[Any, ...]] = field(factory=dict)
+    data_options: Mapping[str, Any] = field(factory=dict)
+
+
+@define
+class Comparison:
+    """What came of a comparison.
+
+    Args:
+        rows: one per run, controls included.
+        summary: one per arm.
+        others: rows of runs that earlier calls left in the same folder and this one did not ask for.
+        folders: the folder of each run in `out`, by arm and seed.
+        runs: the runs themselves, by arm and seed.
+    """
+
+    data: str
+    plan: ComparisonPlan
+    rows: tuple[Row, ...]
+    summary: tuple[Summary, ...]
+    others: tuple[Row, ...] = ()
+    runs: dict[tuple[Arm, int], Run] = field(factory=dict, repr=False)
+    out: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `results.json` holds."""
+        folders = {id(row): self._folder(row) for row in self.rows}
+        return {
+            "format": FORMAT,
+            "data": self.data,
+            "plan": self.plan.to_dict(),
+            "summary": [each.to_dict() for each in self.summary],
+            "rows": [{**row.to_dict(), "folder": folders[id(row)]} for row in self.rows],
+            "others": [row.to_dict() for row in self.others],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], out: Path | None = None) -> Comparison:
+        """Made again from `to_dict`; with the folder, its runs are read back too."""
+        rows, runs = [], {}
+        for each in values["rows"]:
+            row = Row.from_dict({name: value for name, value in each.items() if name != "folder"})
+            rows.append(row)
+            if out is not None and each.get("folder") and (out / each["folder"]).is_dir():
+                runs[row.arm, row.seed] = load(out / each["folder"])
+        others = tuple(Row.from_dict(each) for each in values["others"])
+        summary = tuple(Summary.from_dict(each) for each in values["summary"])
+        return cls(values["data"], ComparisonPlan.from_dict(values["plan"]), tuple(rows), summary, others, runs, out)
+
+    def save(self, path: str | Path) -> None:
+        write_json(Path(path), self.to_dict())
+
+    def by_arm(self, arm: Arm | None) -> Summary | None:
+        """An arm's summary."""
+        return next((each for each in self.summary if each.arm == arm), None)
+
+    @property
+    def arms(self) -> list[Summary]:
+        """The summaries of all arms that are no control of another."""
+        return [each for each in self.summary if each.arm.control_of is None]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per run: the arm, the seed, the cost, and the metrics of the split that is judged."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise EvenlyError("to_pandas needs pandas; run: pip install 'evenly[pandas]'") from None
+        return pd.DataFrame([_flat(row) for row in self.rows])
+
+    def _repr_html_(self) -> str:
+        head = ("method", "accuracy, %", "worst group, %", "cost, x ERM")
+        lines = ["".join(f"<th>{name}</th>" for name in head)]
+        for each in self.summary:
+            shares = ("–" if (m := each.mean(name)) is None else f"{100 * m:.1f}" for name in METRICS[:2])
+            cells = (each.arm.name, *shares, f"{each.cost_multiple:.2f}")
+            lines.append("".join(f"<td>{_escaped(cell)}</td>" for cell in cells))
+        return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+    def _folder(self, row: Row) -> str | None:
+        run = self.runs.get((row.arm, row.seed))
+        if run is None or run.folder is None or self.out is None:
+            return None
+        return run.folder.relative_to(self.out).as_posix()
+
+
+def read_rows(folder: Path) -> tuple[Row, ...]:
+    """The rows that earlier calls left in a comparison's folder."""
+    content = read_json(folder / "results.json")
+    if content is None:
+        return ()
+    try:
+        every = [*content["rows"], *content["others"]]
+        return tuple(Row.from_dict({name: value for name, value in row.items() if name != "folder"}) for row in every)
+    except (EvenlyError, KeyError, TypeError) as error:
+        raise EvenlyError(
+            f"{folder / 'results.json'} is damaged ({error}); remove it, and the runs are read again"
+        ) from None
+
+
+def load_comparison(folder: str | Path) -> Comparison:
+    """A comparison from its folder, with its runs."""
+    path = Path(folder)
+    content = read_json(path / "results.json")
+    if not isinstance(content, dict) or "rows" not in content:
+        raise EvenlyError(f"{path} holds no finished comparison; give the folder that `evenly compare` left behind")
+    if content.get("format") != FORMAT:
+        raise EvenlyError(f"{path} was written by evenly 0.1; compare again with this version")
+    try:
+        return Comparison.from_dict(content, path)
+    except (KeyError, TypeError) as error:
+        raise EvenlyError(f"{path / 'results.json'} is damaged ({error!r}); compare again") from None
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    result = row.result
+    flat: dict[str, Any] = {"method": row.arm.method, "optimizer": row.arm.optimizer, "seed": row.seed}
+    flat |= {f"swept {name}": value for name, value in row.arm.swept.items()}
+    flat |= {"arm": row.arm.name, "control": None if row.control is None else row.control.name}
+    flat |= {"cost": result.cost, "cost_multiple": result.cost_multiple, "split": result.judged}
+    return flat | {name: result.measured.metric(name) for name in (*METRICS, "loss")}
+
+
+def _escaped(text: str) -> str:
+    from html import escape
+
+    return escape(text)
+
+
+__all__ = ["Comparison", "ComparisonPlan", "load_comparison", "read_rows", "summarise"]

@@ -1,0 +1,167 @@
+"""A run's folder, opened to run a plan in: new, continued where it stopped, or finished.
+
+config.json         what was asked: the plan, what rebuilds the network, how raw inputs become its inputs, names
+metrics.jsonl       one line per stage and epoch
+checkpoint/         only while the run goes on
+model.safetensors   the weights used, with what prediction needs beside it (vocabulary.json or network/)
+predictions.npz     outputs and labels of validation and test
+selection.npz       which training examples the method selected, how often it showed them, why
+record.npz          what was recorded in training
+examples/           what the page shows of the examples selected
+results.json        written last: the run is finished
+report.html         made from all of the above
+
+Every write is atomic. A kill at any moment loses at most the epoch under way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from evenly import __version__
+from evenly.errors import EvenlyError
+from evenly.files import holds_something, make_folder, read_json, write_json
+from evenly.runs.network import NetworkSpec
+from evenly.runs.plan import Plan
+from evenly.runs.results import RunResult
+from evenly.values import Value
+
+FORMAT = 2
+FINGERPRINTS = {
+    "data": "its data differ (other rows, splits, groups or columns)",
+    "model": "its model starts from other weights",
+}
+
+
+@frozen
+class Config(Value):
+    """What `config.json` holds: the plan, and all that it takes to use the trained network without the data."""
+
+    plan: Plan
+    network: NetworkSpec
+    preprocessing: Mapping[str, Any]
+    class_names: tuple[str, ...]
+    group_names: tuple[str, ...] = ()
+    fingerprints: Mapping[str, str] = field(factory=dict)
+    evenly: str = __version__
+    format: int = FORMAT
+
+
+class RunFolder:
+    """A folder opened for writing; no other process writes into it while this object lives."""
+
+    def __init__(self, path: str | Path, config: Config) -> None:
+        self.path, self.config = Path(path), config
+        self._lock: int | None = None
+        if self.path.exists() and not self.path.is_dir():
+            raise EvenlyError(f"{self.path} is a file; give a folder as out")
+        if (self.path / "config.json").exists():
+            self._check(read_config(self.path))
+        elif holds_something(self.path):
+            raise EvenlyError(f"{self.path} is not empty and holds no run; choose another out")
+
+    def _check(self, there: Config) -> None:
+        """Refuse a folder of another plan or other data; where the data lies does not matter."""
+        before, now = (_identity(config) for config in (there, self.config))
+        if before != now:
+            weights = self.path / "model.safetensors"
+            start = f", or start from its weights with model_options={{'weights': {str(weights)!r}}}"
+            raise EvenlyError(
+                f"{self.path} holds another run ({difference(before, now)}); choose another out or remove it"
+                + (start if weights.exists() else "")
+            )
+
+    def prepare(self) -> None:
+        """Make the folder and hold it, before the first write: a run that is refused at its start leaves none."""
+        if self._lock is not None:
+            return
+        make_folder(self.path)
+        if not (self.path / "config.json").exists():
+            write_json(self.path / "config.json", self.config.to_dict())
+        (self.path / "checkpoint").mkdir(exist_ok=True)
+        if sys.platform == "win32":
+            return  # where two processes in one folder are the user's to avoid
+        import fcntl
+
+        self._lock = os.open(self.path / "config.json", os.O_RDWR)
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise EvenlyError(f"{self.path} is in use by another process; wait for it or choose another out") from None
+
+    def __del__(self) -> None:
+        if (lock := getattr(self, "_lock", None)) is not None:
+            os.close(lock)
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "results.json").exists()
+
+    def finish(self, results: RunResult) -> None:
+        """Write the results: from now on the run is finished."""
+        write_json(self.path / "results.json", {"format": FORMAT, **results.to_dict()})
+
+    def remove_checkpoint(self) -> None:
+        shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
+
+def read_config(folder: Path) -> Config:
+    """The configuration in a folder; refused in one line where there is none or it is of another format."""
+    content = read_json(folder / "config.json")
+    if content is None:
+        raise EvenlyError(f"{folder} holds no run of evenly; give the folder that `evenly train` left behind")
+    _check_format(folder / "config.json", content)
+    try:
+        return Config.from_dict(content)
+    except (EvenlyError, TypeError, ValueError) as error:
+        raise EvenlyError(f"{folder / 'config.json'} is damaged ({error}); train the run again") from None
+
+
+def read_results(folder: Path) -> RunResult:
+    """The results of a finished run."""
+    content = read_json(folder / "results.json")
+    if content is None:
+        raise EvenlyError(f"{folder} holds a run that is not finished; run the same command again to finish it")
+    _check_format(folder / "results.json", content)
+    try:
+        return RunResult.from_dict({name: value for name, value in content.items() if name != "format"})
+    except (EvenlyError, TypeError, ValueError) as error:
+        raise EvenlyError(f"{folder / 'results.json'} is damaged ({error}); train the run again") from None
+
+
+def _check_format(path: Path, content: Any) -> None:
+    if not isinstance(content, dict):
+        raise EvenlyError(f"{path} is damaged (it holds a {type(content).__name__}); train the run again")
+    if content.get("format") != FORMAT:
+        written = "evenly 0.1" if "format" not in content else f"another version (format {content['format']!r})"
+        raise EvenlyError(f"{path} was written by {written}; train the run again with this version")
+
+
+def _identity(config: Config) -> dict[str, Any]:
+    plan = config.plan.to_dict()
+    plan["data"].pop("place")
+    found: dict[str, Any] = json.loads(json.dumps({**plan, "fingerprints": dict(config.fingerprints)}))
+    return found
+
+
+def difference(there: Mapping[str, Any], asked: Mapping[str, Any], part: str = "") -> str:
+    """The first thing that differs, in the user's words: a setting before what only follows from it."""
+    for key in sorted(set(there) | set(asked), key=lambda key: (key == "fingerprints", key)):
+        then, now = there.get(key), asked.get(key)
+        if then == now or (part == "data" and isinstance(then, list)):  # names of columns follow from the rows
+            continue
+        if isinstance(then, Mapping) and isinstance(now, Mapping):
+            return difference(then, now, part if part == "record" else key)
+        if part == "fingerprints":
+            return FINGERPRINTS[key]
+        name = part if key == "name" else f"record's {key}" if part == "record" else key
+        return f"its {name} {'are' if name.endswith('s') else 'is'} {then!r}, not {now!r}"
+    return "settings differ"

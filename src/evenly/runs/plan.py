@@ -1,0 +1,123 @@
+"""A plan: one run as it was asked for, with every setting resolved. Its digest is its identity.
+
+A plan names things. The objects that a name cannot bring back (a module of the user's own, a function that builds an
+optimizer) ride along as live fields; they are no part of the digest, and their fingerprints are kept with the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from attrs import evolve, field, frozen
+from torch import nn
+from torch.optim import Optimizer
+
+from evenly.errors import EvenlyError
+from evenly.runs.results import RunResult
+from evenly.settings import Recording, Settings
+from evenly.values import Value, live
+
+Model = str | nn.Module | Callable[[], nn.Module]
+PlanId = str
+
+
+@frozen
+class DataSpec(Value):
+    """Which data: its name, what made it, where it lies, and, of an object given in Python, its fingerprint."""
+
+    name: str
+    options: Mapping[str, Any] = field(factory=dict)
+    place: str | None = None
+    fingerprint: str | None = None
+
+
+@frozen
+class ModelSpec(Value):
+    """Which network: its name and options; `given` is a module or function of the user's own."""
+
+    name: str
+    options: Mapping[str, Any] = field(factory=dict)
+    own: bool = False
+    given: nn.Module | Callable[[], nn.Module] | None = live()
+
+    @property
+    def model(self) -> Model:
+        return self.name if self.given is None else self.given
+
+
+@frozen
+class MethodSpec(Value):
+    """Which method, with the options that were given or that a recipe has."""
+
+    name: str
+    options: Mapping[str, Any] = field(factory=dict)
+
+
+@frozen
+class OptimizerSpec(Value):
+    """Which optimizer; of a function of the user's own, `defaults` says what it builds."""
+
+    name: str
+    defaults: str | None = None
+    given: Callable[[Any], Optimizer] | None = live()
+
+
+@frozen
+class Plan(Value):
+    """One run.
+
+    Args:
+        reference_epochs: the epochs of ERM whose cost is called 1.00x.
+        budget: example-gradients to stop at, instead of epochs.
+        after: the plan of the arm that this one is the control of. Until that arm has run, this plan lacks its budget.
+        full_cost: what this plan costs without a budget. An arm of that cost needs no shortened control.
+    """
+
+    data: DataSpec
+    model: ModelSpec
+    method: MethodSpec
+    optimizer: OptimizerSpec
+    settings: Settings
+    record: Recording | None = None
+    seed: int = 0
+    reference_epochs: int = 1
+    budget: float | None = None
+    after: PlanId | None = None
+    full_cost: float | None = None
+
+    @property
+    def digest(self) -> PlanId:
+        """Sixteen hex digits of everything but the place where the data lies."""
+        values = self.to_dict()
+        values["data"].pop("place")
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def folder_name(self) -> str:
+        """A name for its folder: method, optimizer and seed for the reader, the digest for its identity."""
+        return f"{self.method.name}-{self.optimizer.name}-seed{self.seed}-{self.digest[:8]}"
+
+    def completed(self, arm: RunResult) -> Plan:
+        """A control's plan once its arm has run: cut to the arm's cost, repeating as many examples as the arm did.
+
+        Where the arm cost what this plan costs anyway, it is this plan without a budget. That may be one of the
+        comparison's other plans, which then serves as the control.
+        """
+        plan = evolve(self, after=None, full_cost=None)
+        if self.full_cost is not None and math.isclose(arm.cost, self.full_cost):
+            return plan
+        if self.method.name == "random_upsample":
+            repeats = {"count": arm.chosen, "factor": arm.factor}
+            plan = evolve(plan, method=evolve(self.method, options={**self.method.options, **repeats}))
+        return evolve(plan, budget=arm.cost)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        plan = super().from_dict(values)
+        if isinstance(plan.settings.schedule, list):
+            raise EvenlyError("the schedule was a function of the user's own, which a file cannot bring back")
+        return plan

@@ -1,0 +1,159 @@
+"""A run: the trained network with its results, its history and what its method selected. It is read from its folder
+alone, without the training data, and nothing is written there.
+
+run = evenly.load("runs/a")
+run.model, run.results, run.history, run.selection
+run.predict("new.csv")
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from attrs import define, field, frozen
+from torch import Tensor, nn
+
+from evenly.data.contract import Split
+from evenly.data.preprocessing import Preprocessing, preprocessing_from_dict
+from evenly.engine.evaluation import outputs_on
+from evenly.engine.precision import Precision
+from evenly.engine.trained import Selection
+from evenly.errors import EvenlyError
+from evenly.files import atomic
+from evenly.runs.folder import Config, read_config, read_results
+from evenly.runs.network import load_network
+from evenly.runs.plan import Plan
+from evenly.runs.predictions import Predictions, predict
+from evenly.runs.results import RunResult
+
+HistoryRow = Mapping[str, Any]
+History = Sequence[HistoryRow]
+
+
+@frozen
+class Recorded:
+    """What was recorded in training: a row per recorded epoch, and each training example's forgetting score."""
+
+    history: History
+    forgetting_scores: Tensor | None = None
+
+    def save(self, path: Path) -> None:
+        arrays: dict[str, Any] = {}
+        if self.forgetting_scores is not None:
+            arrays["forgetting_scores"] = self.forgetting_scores.numpy()
+        with atomic(path) as file:
+            np.savez(file, history=np.array(json.dumps(list(self.history))), **arrays)
+
+
+@define
+class Run:
+    """A finished run. `folder` is None for one that was kept in memory only.
+
+    `history` has a row per epoch of the last stage; `model` carries the weights that the selection rule chose.
+    """
+
+    config: Config
+    results: RunResult
+    history: History
+    selection: Selection | None = None
+    record: Recorded | None = None
+    folder: Path | None = None
+    _model: nn.Module | None = field(default=None, repr=False)
+
+    @property
+    def plan(self) -> Plan:
+        return self.config.plan
+
+    @property
+    def model(self) -> nn.Module:
+        """The network in eval mode; read from the folder on first use."""
+        if self._model is None:
+            assert self.folder is not None
+            self._model = load_network(self.config.network, self.folder).eval()
+        return self._model
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What turns raw rows, texts or images into the network's inputs."""
+        return preprocessing_from_dict(self.config.preprocessing)
+
+    def predict(self, x: Any) -> Predictions:
+        """Classes and their probabilities for new data, as the user has it: rows, texts, images, files, arrays."""
+        device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
+        names, precision = self.config.class_names, self._precision
+        return predict(self.model, self.preprocessing, names, x, device=device, precision=precision)
+
+    def outputs(self, split: Split) -> Tensor:
+        """The network's outputs on a split, in order, in eval mode, on the CPU."""
+        return outputs_on(self.model, split, self.plan.seed, self._precision)
+
+    @property
+    def _precision(self) -> Precision:
+        return self.plan.settings.precision
+
+    def __repr__(self) -> str:
+        result = self.results
+        where = "in memory" if self.folder is None else str(self.folder)
+        return (
+            f"Run({result.method} with {result.optimizer} on {result.data.name}, seed {result.seed}: "
+            f"{result.judged} accuracy {result.measured.accuracy:.1%}; {where})"
+        )
+
+
+def load(folder: str | Path, model: nn.Module | None = None) -> Run:
+    """A finished run from its folder alone. Nothing is locked or written, and nothing in a file is executed.
+
+    Args:
+        model: where the run trained a module of the user's own, a module of the same architecture; it is copied.
+    """
+    path = Path(folder)
+    config = read_config(path)
+    results = read_results(path)
+    network = None if model is None else load_network(config.network, path, model).eval()
+    return Run(config, results, read_history(path), read_selection(path), read_record(path), path, network)
+
+
+def read_history(folder: Path) -> History:
+    """The rows of the last stage in `metrics.jsonl`."""
+    path = folder / "metrics.jsonl"
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        return [row for row in rows if row["stage"] == rows[-1]["stage"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvenlyError(f"{path} cannot be read ({error}); train the run again") from None
+
+
+def read_selection(folder: Path) -> Selection | None:
+    """Which examples the method selected; None where it selects none by design."""
+    arrays = _arrays(folder / "selection.npz")
+    if arrays is None:
+        return None
+    details = {name: value if value.ndim else value.item() for name, value in arrays.items()}
+    indices, times, why = (details.pop(name) for name in ("indices", "times", "why"))
+    return Selection(torch.from_numpy(indices), torch.from_numpy(times), str(why), details)
+
+
+def read_record(folder: Path) -> Recorded | None:
+    """What was recorded; None where nothing was asked for."""
+    arrays = _arrays(folder / "record.npz")
+    if arrays is None:
+        return None
+    scores = arrays.get("forgetting_scores")
+    return Recorded(json.loads(arrays["history"].item()), None if scores is None else torch.from_numpy(scores))
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]] | None:
+    if not path.exists():
+        return None
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+        raise EvenlyError(f"{path} cannot be read ({error}); train the run again") from None

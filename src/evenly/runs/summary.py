@@ -1,0 +1,219 @@
+"""Runs of a comparison, summarised: per arm the means, the cost and the paired differences from its control."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Literal
+
+from attrs import evolve, frozen
+
+from evenly.engine.accuracy import intervals
+from evenly.runs.arms import Arm
+from evenly.runs.cost_to_reach import Level, levels_reached, reason_for_none
+from evenly.runs.results import RunResult, Usage
+from evenly.runs.run import Run
+from evenly.values import Value
+
+METRICS = ("accuracy", "worst_group", "train_weighted", "worst_class")
+EQUAL = 1e-9
+"""Differences between shares that are closer than this are the same but for rounding."""
+
+Outcome = Literal["raised", "lowered", "unclear", "unknown"]
+
+
+@frozen
+class Difference(Value):
+    """The mean of paired differences and its 95% t-interval.
+
+    There is no interval from a single pair, nor from pairs that all differ by the same: on a few seeds that is chance,
+    and their spread of 0 would make it certainty.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    pairs: int
+
+    @property
+    def outcome(self) -> Outcome:
+        """An interval above 0 is a rise, below 0 a fall, around 0 unclear; without an interval nothing is known."""
+        if self.low is None or self.high is None or not math.isfinite(self.mean):
+            return "unclear" if self.is_zero else "unknown"
+        return "raised" if self.low > 0 else "lowered" if self.high < 0 else "unclear"
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether several seeds all have the value of their control."""
+        return self.low is None and self.mean == 0 and self.pairs > 1
+
+
+@frozen
+class Metric(Value):
+    """A metric of an arm over its seeds, and its difference from the control's."""
+
+    mean: float
+    sd: float
+    values: tuple[float, ...]
+    difference: Difference | None = None
+
+
+@frozen
+class Summary(Value):
+    """One arm over its seeds.
+
+    Args:
+        control: the arm of equal cost that it is compared with, where one was run.
+        groups: mean accuracy per group on the judged split; None for a group without examples.
+        cost_to_reach_reason: why `cost_to_reach` is empty, where that is known.
+    """
+
+    arm: Arm
+    seeds: int
+    rule: str
+    cost_multiple: float
+    metrics: Mapping[str, Metric]
+    control: Arm | None = None
+    control_cost_multiple: float | None = None
+    selected_after_epochs: float = 0.0
+    evaluation_cost_multiple: float = 0.0
+    groups: tuple[float | None, ...] = ()
+    group_counts: tuple[int, ...] = ()
+    group_intervals: tuple[tuple[float, float] | None, ...] = ()
+    used: Usage | None = None
+    cost_to_reach: tuple[Level, ...] = ()
+    cost_to_reach_reason: str = ""
+
+    def mean(self, metric: str) -> float | None:
+        return self.metrics[metric].mean if metric in self.metrics else None
+
+    def difference(self, metric: str) -> Difference | None:
+        return self.metrics[metric].difference if metric in self.metrics else None
+
+
+@frozen
+class Row(Value):
+    """One run of a comparison: its arm, and the arm of equal cost that is its control."""
+
+    arm: Arm
+    seed: int
+    result: RunResult
+    control: Arm | None = None
+
+
+def summarise(rows: Sequence[Row], runs: Mapping[tuple[Arm, int], Run] | None = None) -> tuple[Summary, ...]:
+    """One summary per arm, in the order of the rows.
+
+    Where the runs are given, also what it cost to reach the level of ERM's worst group and further.
+    """
+    by_arm: dict[Arm, dict[int, Row]] = {}
+    for row in rows:
+        by_arm.setdefault(row.arm, {})[row.seed] = row
+    summaries = [_summary(arm, of_arm, by_arm) for arm, of_arm in by_arm.items()]
+    return tuple(_with_levels(each, summaries, by_arm[each.arm], runs or {}) for each in summaries)
+
+
+def _summary(arm: Arm, rows: Mapping[int, Row], by_arm: Mapping[Arm, Mapping[int, Row]]) -> Summary:
+    results = {seed: row.result for seed, row in rows.items()}
+    first, control = next(iter(rows.values())), _controls(rows, by_arm)
+    groups, counts = _groups(list(results.values()))
+    return Summary(
+        arm=arm,
+        seeds=len(rows),
+        rule=first.result.rule,
+        cost_multiple=mean(result.cost_multiple for result in results.values()),
+        metrics=_metrics(results, control),
+        control=first.control,
+        control_cost_multiple=mean(result.cost_multiple for result in control.values()) if control else None,
+        selected_after_epochs=mean(result.selected_after_epochs for result in results.values()),
+        evaluation_cost_multiple=mean(result.evaluation_cost_multiple for result in results.values()),
+        groups=groups,
+        group_counts=counts,
+        group_intervals=tuple(None if each is None else (each[0], each[1]) for each in intervals(groups, counts)),
+        used=_usage([result.used for result in results.values()]),
+    )
+
+
+def _controls(rows: Mapping[int, Row], by_arm: Mapping[Arm, Mapping[int, Row]]) -> dict[int, RunResult]:
+    """The control's result of each seed; seeds may differ in their control, where only some cost what ERM costs."""
+    pairs = ((seed, by_arm.get(row.control, {}).get(seed)) for seed, row in rows.items() if row.control is not None)
+    return {seed: row.result for seed, row in pairs if row is not None}
+
+
+def _metrics(results: Mapping[int, RunResult], control: Mapping[int, RunResult]) -> dict[str, Metric]:
+    metrics = {}
+    for name in METRICS:
+        values = {seed: result.measured.metric(name) for seed, result in results.items()}
+        known = {seed: value for seed, value in values.items() if value is not None}
+        if len(known) < len(values):
+            continue
+        others = {seed: result.measured.metric(name) for seed, result in control.items()}
+        differences = [known[seed] - other for seed, other in others.items() if other is not None]
+        difference = paired(differences) if differences else None
+        metrics[name] = Metric(mean(known.values()), sd(known.values()), tuple(known.values()), difference)
+    return metrics
+
+
+def _groups(results: Sequence[RunResult]) -> tuple[tuple[float | None, ...], tuple[int, ...]]:
+    """Mean accuracy and number of examples per group. Seeds often measure the same examples, so an interval is that of
+    one seed's number of them."""
+    if not results[0].measured.groups:
+        return (), ()
+    columns = zip_longest(*(result.measured.groups for result in results))
+    groups = [mean(column) if any(value is not None for value in column) else None for column in columns]
+    counts = zip_longest(*(result.measured.group_counts for result in results))
+    return tuple(groups), tuple(round(mean([n for n in column if n] or [0])) for column in counts)
+
+
+def _usage(used: Sequence[Usage | None]) -> Usage | None:
+    known = [each for each in used if each is not None and each.groups]
+    if len(known) < len(used):
+        return None
+    return Usage(
+        round(mean(each.examples for each in known)),
+        round(mean(each.shown for each in known)),
+        tuple(mean(column) for column in zip_longest(*(each.groups for each in known))),
+        tuple(mean(column) for column in zip_longest(*(each.groups_shown for each in known))),
+    )
+
+
+def _with_levels(
+    summary: Summary, others: Sequence[Summary], rows: Mapping[int, Row], runs: Mapping[tuple[Arm, int], Run]
+) -> Summary:
+    erm = next((other.arm for other in others if is_erm_beside(summary.arm, other.arm)), None)
+    if erm is None:
+        return summary
+    pairs = [(runs.get((summary.arm, seed)), runs.get((erm, seed))) for seed in rows]
+    levels = levels_reached(pairs)
+    return evolve(summary, cost_to_reach=levels, cost_to_reach_reason="" if levels else reason_for_none(pairs))
+
+
+def is_erm_beside(arm: Arm, other: Arm) -> bool:
+    """Whether an arm is plain ERM with the optimizer and no other swept values than a given arm has."""
+    plain = other.method == "erm" and other.control_of is None and arm.control_of is None
+    return plain and other.optimizer == arm.optimizer and other.within(arm)
+
+
+def paired(differences: Sequence[float], level: float = 0.95) -> Difference:
+    """Mean of paired differences with its t-interval."""
+    n, centre = len(differences), mean(differences)
+    if n < 2 or sd(differences) < EQUAL:
+        return Difference(0.0 if abs(centre) < EQUAL else centre, None, None, n)
+    from scipy.stats import t
+
+    half = float(t.ppf(0.5 + level / 2, n - 1)) * sd(differences) / math.sqrt(n)
+    return Difference(centre, centre - half, centre + half, n)
+
+
+def mean(values: Iterable[float | None]) -> float:
+    """The mean of the values there are; NaN of none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else math.nan
+
+
+def sd(values: Iterable[float]) -> float:
+    """The standard deviation over repetitions; 0 of a single one."""
+    known = list(values)
+    centre = mean(known)
+    return math.sqrt(sum((value - centre) ** 2 for value in known) / (len(known) - 1)) if len(known) > 1 else 0.0
