@@ -250,7 +250,12 @@ class Recording(Value):
 
     probes: str | Sequence[str] | bool = setting((), help="attributes to probe, joined by commas; true for all")
     importance: float | Mapping[str, Any] | None = setting(None, help="rho of the phantom importance weights")
-    spectrum: int | Callable[[Any], Any] | None = setting(None, at_least(1), help="eigenvalues of the loss's Hessian")
+    # a run's config.json holds a function by its name, which is no number; the recorder refuses any other name
+    spectrum: int | str | Callable[[Any], Any] | None = setting(
+        None,
+        Constraint("at least 1", lambda value: isinstance(value, str) or value >= 1),
+        help="eigenvalues of the loss's Hessian",
+    )
     forgetting: bool = setting(False, help="forgetting events of every training example")
     l1: bool = setting(False, help="the l1 norm of the weights")
     every: int = setting(1, at_least(1), help="record at epochs that this divides")
