@@ -33,9 +33,11 @@ from torch import nn
 
 import evenly
 from evenly.data import Data, Split, load
-from evenly.engine.batches import Batches, outputs_of
+from evenly.engine.batches import Batches
+from evenly.engine.evaluation import outputs_of
 from evenly.engine.losses import predictions
 from evenly.engine.side_by_side import side_by_side
+from evenly.runs.folder import read_results
 
 PER_CLASS, TOP = 100, 5
 MORE_TO_DO = 3
@@ -184,12 +186,16 @@ def bring_home(unit: Unit, args: argparse.Namespace, device: torch.device) -> No
         if not metrics:
             continue
         config = json.loads((run / "config.json").read_text())
-        settings = config["settings"] | {"data": config["data"]["name"], "model": config["model"]["name"]}
-        results = run / "results.json"
+        plan = config["plan"]
+        settings = plan["settings"] | {"data": plan["data"]["name"], "model": plan["model"]["name"]}
         row, scores = seed_row(seed, metrics, np.load(answers_file(run)))
-        if results.exists():
-            row["results"] = json.loads(results.read_text())
-            row["test_error"] = 100 * (1 - row["results"]["test"]["accuracy"])
+        if (run / "results.json").exists():
+            results = read_results(run)
+            row |= {
+                "test_error": 100 * (1 - results.splits["test"].accuracy),
+                "cost_multiple": results.cost_multiple,
+                "results": results.to_dict(),
+            }
         rows.append(row)
         np.savez_compressed(home / f"forgetting-seed{seed}.npz", scores=scores)
     measured = {
@@ -252,7 +258,7 @@ def _lines(measured: dict[str, Any]) -> list[str]:
         "mean forgetting score": ([row["mean_forgetting"] for row in rows], "drawn in its Figure 8", 2),
         "never forgotten, %": ([_forgotten_share(row, 0, 0) for row in rows], "drawn in its Figure 8", 1),
         "forgotten 20 times or more, %": ([_forgotten_share(row, 20) for row in rows], "drawn in its Figure 8", 1),
-        "cost, as a multiple of ERM's": ([row["results"]["cost_multiple"] for row in rows], "–", 2),
+        "cost, as a multiple of ERM's": ([row["cost_multiple"] for row in rows], "–", 2),
     }
     lines = [
         f"# {unit.title}", "",
