@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from evenly.subjects import subjects
 from torch import Tensor, nn
 
 import evenly
 from evenly import Data, EvenlyError, Split
 from evenly.diagnose.recording import Recorder, record_checkpoints
-from evenly.subjects import subjects
 
 EVERYTHING: dict[str, Any] = {"forgetting": True, "probes": ["a"], "importance": 0.1, "l1": True, "every": 2}
 QUICK: dict[str, Any] = {"epochs": 6, "batch_size": 20, "lr": 1.0, "device": "cpu"}

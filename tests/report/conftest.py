@@ -1,155 +1,174 @@
-"""Comparisons made by hand: small, quick, and of every shape that a page has to take."""
+"""Results made by hand: small, quick, and of every shape that a page has to take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from attrs import evolve
 
-from evenly.comparison import Comparison, summarise
 from evenly.data import Data
+from evenly.engine.accuracy import intervals
 from evenly.engine.trained import Selection
-from evenly.experiment import Run
+from evenly.files import write_json
+from evenly.runs.arms import Arm
+from evenly.runs.comparison import Comparison, ComparisonPlan
+from evenly.runs.examples import save_examples
+from evenly.runs.folder import FORMAT, Config
+from evenly.runs.network import NetworkSpec
+from evenly.runs.plan import DataSpec, MethodSpec, ModelSpec, OptimizerSpec, Plan
+from evenly.runs.results import DataSummary, Measured, RunResult
+from evenly.runs.run import Run
+from evenly.runs.summary import Row, summarise
+from evenly.settings import Settings
 
-ARMS = {
-    "erm+sgd": ("erm", "sgd", 1.0, None, None, 0.0),
-    "useful+sgd": ("useful", "sgd", 1.2, "random_upsample+sgd at the cost of useful+sgd", None, 0.05),
-    "random_upsample+sgd at the cost of useful+sgd": ("random_upsample", "sgd", 1.2, None, "useful+sgd", 0.01),
-    "pde+sgd": ("pde", "sgd", 0.1, "erm+sgd at the cost of pde+sgd", None, 0.08),
-    "erm+sgd at the cost of pde+sgd": ("erm", "sgd", 0.1, None, "pde+sgd", -0.2),
-}
-
-
-def images(groups: bool = True, validation: bool = True, count: int = 40, **names: Any) -> Data:
-    """Grey images of two classes in four groups, two of them minorities."""
-    draw = torch.Generator().manual_seed(0)
-
-    def split(n: int) -> tuple[Any, ...]:
-        labels = torch.arange(n) % 2
-        group = 2 * labels + (torch.arange(n) % 10 < 2).long()
-        pictures = torch.randint(0, 256, (n, 1, 8, 8), generator=draw, dtype=torch.uint8)
-        return (pictures, labels, group) if groups else (pictures, labels)
-
-    return Data(train=split(count), validation=split(20) if validation else None, test=split(20), **names)
+UNIT = 200.0
+ERM, USEFUL, PDE = (Arm(method, "sgd") for method in ("erm", "useful", "pde"))
+UPSAMPLED, ERM_CUT = Arm("random_upsample", "sgd", control_of=USEFUL), Arm("erm", "sgd", control_of=PDE)
+ARMS = {ERM: (1.0, None, 0.0), USEFUL: (1.2, UPSAMPLED, 0.05), UPSAMPLED: (1.2, None, 0.01), PDE: (0.1, ERM_CUT, 0.08),
+        ERM_CUT: (0.1, None, -0.2)}  # fmt: skip
+"""The cost of each arm, its control, and how much higher its accuracy is than ERM's."""
 
 
-def measured(level: float, seed: int, groups: int) -> dict[str, Any]:
-    """What a run reaches on a split."""
+def measured(level: float, seed: int = 0, groups: int = 4) -> Measured:
+    """What a run reaches on a split; the last group has no examples."""
     accuracy = level + 0.003 * seed
-    row: dict[str, Any] = {"accuracy": accuracy, "loss": 0.5, "worst_class": accuracy - 0.05}
-    if groups:
-        row |= {
-            "worst_group": accuracy - 0.1,
-            "train_weighted": accuracy + 0.01,
-            "groups": [min(accuracy - 0.1 + 0.05 * g, 1.0) for g in range(groups - 1)] + [None],
-            "group_counts": [10] * (groups - 1) + [0],
-        }
-    return row
+    if not groups:
+        return Measured(accuracy, 0.5, accuracy - 0.05)
+    shares = (*(min(accuracy - 0.1 + 0.05 * g, 1.0) for g in range(groups - 1)), None)
+    counts = (*[10] * (groups - 1), 0)
+    limits = tuple(None if each is None else (each[0], each[1]) for each in intervals(shares, counts))
+    return Measured(accuracy, 0.5, accuracy - 0.05, accuracy - 0.1, accuracy + 0.01, shares, counts, limits)
 
 
-def finished_run(method: str, level: float, seed: int, *, groups: int = 4, validation: bool = True, test: bool = True,
-                 features: bool = True, picked: tuple[int, ...] = (0, 3, 10), **row: Any) -> Run:  # fmt: skip
+def result(
+    method: str = "erm", level: float = 0.8, seed: int = 0, groups: int = 4, splits: str = "train validation test",
+    data: str = "toys", names: tuple[str, ...] = (), **changes: Any,
+) -> RunResult:  # fmt: skip
+    """What a run reached and cost."""
+    summary = DataSummary(data, "", dict.fromkeys(splits.split(), 40), ("cat", "dog"), names, groups)
+    return evolve(
+        RunResult(
+            data=summary, method=method, optimizer="sgd", seed=seed, model="mlp", rule="last", selected_epoch=5,
+            selected_after_epochs=5.0, epochs=5, cost=UNIT, unit=UNIT, evaluation_cost=0.0, seconds=1.5, device="cpu",
+            step="plain", splits={name: measured(level, seed, groups) for name in splits.split()},
+        ),
+        **changes,
+    )  # fmt: skip
+
+
+def run(
+    method: str = "erm", level: float = 0.8, seed: int = 0, features: bool = True, picked: tuple[int, ...] = (0, 3, 10),
+    plan: dict[str, Any] | None = None, **shape: Any,
+) -> Run:  # fmt: skip
     """A run as training leaves it, without the training."""
+    reached = result(method, level, seed, **shape)
     history = []
     for epoch in range(1, 6):
         line: dict[str, Any] = {
-            "stage": "final", "epoch": epoch, "lr": 0.1, "examples": 40, "cost": 40.0 * epoch,
+            "stage": "final", "epoch": epoch, "lr": 0.1, "examples": 40, "cost": reached.cost * epoch / 5,
             "train_loss": 0.7 / epoch, "train_accuracy": level - 0.1 / epoch,
         }  # fmt: skip
         if features:
             line |= {"alignment_easy": 0.2 * epoch, "alignment_difficult": 0.01 * epoch + 0.001 * seed}
-        if validation and epoch % 2:
-            line["validation"] = measured(level - 0.1 / epoch, seed, groups)
+        if "validation" in reached.splits and epoch % 2:
+            line["validation"] = measured(level - 0.1 / epoch, seed, reached.data.groups).to_dict()
+            if not reached.data.groups:
+                del line["validation"]["worst_group"]
         history.append(line)
     selection = None
     if method in ("useful", "random_upsample", "pde"):
         indices = torch.tensor(picked, dtype=torch.long)
-        selection = Selection(indices, torch.full_like(indices, 2), "the costlier of two clusters")
-    results = {
-        "data": "toys", "method": method, "optimizer": "sgd", "seed": seed, "model": "mlp", "rule": "last",
-        "selected_epoch": 5, "epochs": 5, "cost": 200.0, "cost_multiple": 1.0, "evaluation_cost": 0.0, "seconds": 1.5,
-        "chosen": None if selection is None else len(picked), "train": measured(level, seed, groups), **row,
-    }  # fmt: skip
-    if validation:
-        results["validation"] = measured(level, seed, groups)
-    if test:
-        results["test"] = measured(level, seed, groups)
-    return Run(nn.Identity(), history, results["cost"], "last", 5, seconds=1.5, selection=selection, results=results)
+        selection = Selection(indices, torch.full_like(indices, 2), "the higher-loss cluster")
+        reached = evolve(reached, chosen=len(picked))
+    asked = Plan(
+        DataSpec(reached.data.name), ModelSpec("mlp", {"width": 32}), MethodSpec(method, {"factor": 2}),
+        OptimizerSpec("sgd"), Settings(epochs=5, batch_size=None), seed=seed,
+    )  # fmt: skip
+    config = Config(evolve(asked, **plan or {}), NetworkSpec("mlp"), {}, reached.data.class_names)
+    return Run(config, reached, history, selection)
 
 
-@pytest.fixture
-def make_table() -> Callable[..., Comparison]:
-    """A whole comparison: ``make_table(seeds=1, arms=["erm+sgd"], groups=0, ...)``."""
-
-    def make(
-        seeds: int = 3, arms: list[str] | None = None, name: str = "toys", rule: str = "last", **shape: Any
-    ) -> Comparison:
-        rows, runs = [], {}
-        for seed in range(seeds):
-            for arm in arms or list(ARMS):
-                method, optimizer, cost, control, control_of, gain = ARMS[arm]
-                # seeds that all differ by the same from their control have no interval
-                wobble = 1 + 0.01 * (seed - (seeds - 1) / 2) if control_of else 1
-                run = finished_run(
-                    method, 0.8 + gain * wobble, seed, **shape, data=name, optimizer=optimizer, rule=rule,
-                    cost=200 * cost, cost_multiple=cost,
-                )  # fmt: skip
-                runs[arm, seed] = run
-                rows.append({"arm": arm, **run.results, "control": control, "control_of": control_of})
-        methods = list(dict.fromkeys(row["method"] for row in rows if not row["control_of"]))
-        plan = {
-            "methods": methods, "optimizers": ["sgd"], "seeds": list(range(seeds)), "options": {"pde": {"every": 3}},
-            "data_options": {"n": 500}, "settings": {"epochs": 5, "lr": 0.1}, "rule": rule, "model": "mlp",
-        }  # fmt: skip
-        return Comparison(name, rows, summarise(rows), plan, runs)
-
-    return make
+def save(finished: Run, folder: Path, data: Data | None = None) -> Run:
+    """The run, in a folder that can be read back."""
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", finished.config.to_dict())
+    write_json(folder / "results.json", {"format": FORMAT, **finished.results.to_dict()})
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, finished.history)))
+    if finished.selection is not None:
+        finished.selection.save(folder / "selection.npz")
+        if data is not None:
+            save_examples(data, finished.selection, folder)
+    finished.folder = folder
+    return finished
 
 
-@pytest.fixture
-def make_sweep(make_table: Callable[..., Comparison]) -> Callable[..., Comparison]:
-    """A comparison at several values: ``make_sweep({"batch_size": [32, 64]}, arms=["erm+sgd"], ...)``.
+def of_rows(rows: Any, runs: Any = None, **plan: Any) -> Comparison:
+    """A comparison of these rows."""
+    first = rows[0].result
+    methods = dict.fromkeys(row.arm.method for row in rows if row.arm.control_of is None)
+    asked = ComparisonPlan(
+        tuple(methods), ("sgd",), tuple(dict.fromkeys(row.seed for row in rows)), "mlp", first.rule, first.judged,
+        Settings(epochs=5), options={"pde": {"every": 3}}, data_options={"n": 500},
+    )  # fmt: skip
+    return Comparison(first.data.name, evolve(asked, **plan), tuple(rows), summarise(rows, runs), runs=dict(runs or {}))
 
-    Arms are those of `make_table`; a name "useful.factor" varies useful and its control. The k-th value of a name lifts
-    the accuracy of what it varies by k points.
+
+def comparison(seeds: int = 3, arms: Any = tuple(ARMS), **shape: Any) -> Comparison:
+    """A whole comparison: ``comparison(seeds=1, arms=[ERM], groups=0, ...)``."""
+    rows, runs = [], {}
+    for seed, arm in product(range(seeds), arms):
+        cost, control, gain = ARMS[arm]
+        # seeds that all differ by the same from their control have no interval
+        wobble = 1 + 0.01 * (seed - (seeds - 1) / 2) if arm.control_of else 1
+        runs[arm, seed] = run(arm.method, 0.8 + gain * wobble, seed, cost=UNIT * cost, **shape)
+        rows.append(Row(arm, seed, runs[arm, seed].results, control))
+    return of_rows(rows, runs)
+
+
+def sweep(values: dict[str, list[Any]], **shape: Any) -> Comparison:
+    """A comparison at several values: ``sweep({"batch_size": [32, 64]}, arms=[ERM], ...)``.
+
+    A name "useful.factor" varies useful and its control. The k-th value of a name raises the accuracy of what it varies
+    by k points.
     """
-
-    def make(sweep: dict[str, list[Any]], **shape: Any) -> Comparison:
-        plain = make_table(**shape)
-        rows, runs = [], {}
-        for values in product(*sweep.values()):
-            for row in plain.rows:
-                owner = (row["control_of"] or row["arm"]).partition("+")[0]
-                pairs = [(name, value) for name, value in zip(sweep, values, strict=True)
-                         if name.rpartition(".")[0] in ("", owner)]  # fmt: skip
-                tail = "".join(f", {name.rpartition('.')[2]} {value}" for name, value in pairs)
-                arm = row["arm"] + tail
-                if (arm, row["seed"]) in runs:
-                    continue
-                lift = 0.01 * sum(sweep[name].index(value) for name, value in pairs)
-                runs[arm, row["seed"]] = plain.runs[row["arm"], row["seed"]]
-                rows.append({
-                    **row, "arm": arm, "sweep": dict(pairs),
-                    "test": {**row["test"], "accuracy": row["test"]["accuracy"] + lift},
-                    "control": row["control"] and row["control"] + tail,
-                    "control_of": row["control_of"] and row["control_of"] + tail,
-                })  # fmt: skip
-        return Comparison(plain.data, rows, summarise(rows), {**plain.plan, "sweep": sweep}, runs)
-
-    return make
+    plain, rows, runs = comparison(**shape), [], {}
+    for point in product(*values.values()):
+        for row in plain.rows:
+            owner = (row.arm.control_of or row.arm).method
+            pairs = zip(values, point, strict=True)
+            swept = {name: value for name, value in pairs if name.rpartition(".")[0] in ("", owner)}
+            arm, control = (_swept(each, swept) for each in (row.arm, row.control))
+            if (arm, row.seed) in runs:
+                continue
+            lift = 0.01 * sum(values[name].index(value) for name, value in swept.items())
+            test = evolve(row.result.splits["test"], accuracy=row.result.splits["test"].accuracy + lift)
+            reached = evolve(row.result, splits={**row.result.splits, "test": test})
+            runs[arm, row.seed] = plain.runs[row.arm, row.seed]
+            rows.append(Row(arm, row.seed, reached, control))
+    return of_rows(rows, runs, sweep={name: tuple(each) for name, each in values.items()})
 
 
-@pytest.fixture
-def make_run() -> Callable[..., Run]:
-    """A finished run: ``make_run("useful", 0.8, 0, picked=())``."""
-    return finished_run
+def _swept(arm: Arm | None, swept: dict[str, Any]) -> Any:
+    return None if arm is None else evolve(arm, swept=swept, control_of=_swept(arm.control_of, swept))
+
+
+def images(groups: bool = True, count: int = 40, **names: Any) -> Data:
+    """Grey images of two classes in four groups, two of them minorities."""
+    labels = torch.arange(count) % 2
+    group = 2 * labels + (torch.arange(count) % 10 < 2).long()
+    pictures = torch.randint(0, 256, (count, 1, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    return Data(train=(pictures, labels, group) if groups else (pictures, labels), **names)
 
 
 @pytest.fixture
-def make_images() -> Callable[..., Data]:
-    """Image data: ``make_images(groups=False, class_names=[...])``."""
-    return images
+def build() -> SimpleNamespace:
+    """The functions above: ``build.comparison(seeds=1)``."""
+    functions = (measured, result, run, save, of_rows, comparison, sweep, images)
+    arms = {"ERM": ERM, "USEFUL": USEFUL, "PDE": PDE, "UPSAMPLED": UPSAMPLED, "ERM_CUT": ERM_CUT}
+    return SimpleNamespace(**{each.__name__: each for each in functions}, **arms)

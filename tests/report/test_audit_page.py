@@ -13,9 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from evenly.data import Data, Split
+from evenly.data import Data, Split, Texts
 from evenly.diagnose.audit import audit
 from evenly.errors import EvenlyError
+from evenly.models import factory
+from evenly.report import write_report
 
 NASTY = "<script>alert(1)</script>"
 SECTIONS = ["short", "groups", "probes", "importance", "curvature", "examples", "settings", "reading"]
@@ -47,8 +49,7 @@ def audits():
 @pytest.fixture(scope="module")
 def page(audits, tmp_path_factory):
     path = tmp_path_factory.mktemp("audit") / "audit.html"
-    audits[0].report(path, against=audits[1])
-    return path
+    return write_report(audits, path)
 
 
 def test_every_section_is_there_and_names_stay_text(page):
@@ -64,7 +65,7 @@ def test_every_section_is_there_and_names_stay_text(page):
     assert "10 or more" in text
 
 
-def test_two_models_are_compared_first_and_then_told_under_their_names(page, audits):
+def test_two_models_are_compared_first_and_then_described_under_their_names(page, audits):
     short = html.unescape(re.search(r'<section id="short".*?</section>', page.read_text(), re.DOTALL)[0])
     first, second = audits[0].compared(audits[1])
     places = [short.index(each) for each in (
@@ -73,7 +74,7 @@ def test_two_models_are_compared_first_and_then_told_under_their_names(page, aud
     assert places == sorted(places)
 
 
-def test_what_a_reader_may_not_know_is_said_where_it_stands(page, audits, tmp_path):
+def test_what_a_reader_may_not_know_is_explained(page, audits, tmp_path):
     text = html.unescape(page.read_text())
     for said in (
         "twice the area between a curve and the diagonal",
@@ -81,12 +82,11 @@ def test_what_a_reader_may_not_know_is_said_where_it_stands(page, audits, tmp_pa
         "share of directions in the space of weights",
         "red where the image speaks for that class, blue where it does not",
         "Fisher's exact test",
-        "it says where to look, not what is wrong",
+        "Clusters say where to look, not what is wrong",
     ):
         assert said in text
-    without = dataclasses.replace(audits[0], rho=0.0)
-    without.report(tmp_path / "none.html")
-    assert "at SAM's phantom" not in html.unescape((tmp_path / "none.html").read_text())
+    without = write_report(dataclasses.replace(audits[0], rho=0.0), tmp_path / "none.html")
+    assert "at SAM's phantom" not in html.unescape(without.read_text())
 
 
 def test_clusters_are_not_coloured_as_failures_and_groups_are(tmp_path):
@@ -95,10 +95,9 @@ def test_clusters_are_not_coloured_as_failures_and_groups_are(tmp_path):
     model = nn.Linear(5, 2)
     model.bias.data[0] += 1.5
     for data, coloured in ((Data(train=(x, y)), False), (Data(train=(x, y, y)), True)):
-        audit(model, data, top=0, samples=20).report(tmp_path / "a.html")
-        text = (tmp_path / "a.html").read_text()
+        text = write_report(audit(model, data, top=0, samples=20), tmp_path / "a.html").read_text()
         assert ('class="lowered"' in text) == coloured
-        assert ("that they differ is to be expected" in text) != coloured
+        assert ("They are expected to differ" in text) != coloured
 
 
 def test_hardest_images_that_are_read_one_by_one_are_named_by_their_file(tmp_path):
@@ -112,13 +111,22 @@ def test_hardest_images_that_are_read_one_by_one_are_named_by_their_file(tmp_pat
             return torch.full((3, 8, 8), i / 40), i % 2
 
     found = audit(network(), Data(train=Files()), top=0, samples=20)
-    found.report(tmp_path / "a.html")
-    assert f"cat/{int(found.hardest[0])}&lt;b&gt;.png" in (tmp_path / "a.html").read_text()
+    page = write_report(found, tmp_path / "a.html")
+    assert f"cat/{int(found.hardest[0])}&lt;b&gt;.png" in page.read_text()
+
+
+def test_texts_are_shown_and_stay_text(tmp_path):
+    texts = [f"{'good' if i % 2 else 'bad'} <b onload=x> {'so ' * i}" for i in range(12)]
+    data = Data(Split(Texts(texts), torch.arange(12) % 2))
+    model = factory("bag_of_words", (), 2, 0, texts=texts, min_count=1)[0]()
+    page = write_report(audit(model, data, top=0), tmp_path / "a.html").read_text()
+    assert "&lt;b onload=x&gt;" in page
+    assert "<b onload" not in page
 
 
 def test_a_page_of_one_model_has_no_names_in_its_columns(audits, tmp_path):
-    audits[0].report(tmp_path / "one.html")
-    heads = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', (tmp_path / "one.html").read_text())
+    page = write_report(audits[0], tmp_path / "one.html").read_text()
+    heads = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', page)
     assert any("accuracy" in head for head in heads)
     assert not any("model 0" in head for head in heads)
 
@@ -126,10 +134,10 @@ def test_a_page_of_one_model_has_no_names_in_its_columns(audits, tmp_path):
 def test_models_of_different_data_are_not_set_side_by_side(audits, tmp_path):
     for data in (images(n=80), images(seed=1)):
         with pytest.raises(EvenlyError, match="of different data; give two models on the same"):
-            audits[0].report(tmp_path / "two.html", against=audit(network(), data, top=0, samples=20))
+            write_report([audits[0], audit(network(), data, top=0, samples=20)], tmp_path / "two.html")
     elsewhere = audit(network(), images(), split="validation", top=0, samples=20)
     with pytest.raises(EvenlyError, match="different splits, test and validation; judge both on one"):
-        audits[0].report(tmp_path / "two.html", against=elsewhere)
+        write_report([audits[0], elsewhere], tmp_path / "two.html")
     assert not (tmp_path / "two.html").exists()
 
 
@@ -139,8 +147,8 @@ def test_clusters_of_two_models_have_their_own_sizes(tmp_path):
     one, other = (audit(network(seed), data, name=f"model {seed}", top=0, samples=20) for seed in (0, 2))
     pairs = {(a.n, b.n) for a, b in zip(one.groups, other.groups, strict=True) if a.n != b.n}
     assert pairs
-    one.report(tmp_path / "two.html", against=other)
-    assert all(f"{a} / {b}" in (tmp_path / "two.html").read_text() for a, b in pairs)
+    text = write_report([one, other], tmp_path / "two.html").read_text()
+    assert all(f"{a} / {b}" in text for a, b in pairs)
 
 
 VIRTUAL = ("--virtual-time-budget=4000",)
@@ -262,8 +270,7 @@ def large(tmp_path_factory):
         forgotten = torch.randint(9, (1000,), generator=draw)
         found.append(audit(model, data, name=f"model {seed}", top=2, samples=100, forgetting=forgotten))
     path = tmp_path_factory.mktemp("large") / "audit.html"
-    found[0].report(path, against=found[1])
-    return path
+    return write_report(found, path)
 
 
 def test_a_page_of_ten_thousand_examples_stays_small(large):

@@ -1,30 +1,26 @@
-"""Figures as text: well-formed, themed by the page, with ids of their own; thumbnails as images."""
+"""Figures as text: well-formed, themed by the page, with ids of their own."""
 
 from __future__ import annotations
 
-import base64
-import io
 import re
 from xml.etree import ElementTree
 
 import matplotlib
 import pytest
-import torch
-from PIL import Image
 
 from evenly.report import figures
-from evenly.report.figures import Bar, Curve, Look
+from evenly.report.figures import Bar, Curve, Style
 
 NASTY = "<script>alert(1)</script>"
 
 
-def curve(name="erm+sgd", seeds=2, look=None, length=5):
+def curve(name="erm+sgd", seeds=2, style=None, length=5):
     xs = list(range(1, length + 1))
-    return Curve(name, look or Look(), [(xs, [0.1 * x + 0.05 * seed for x in xs]) for seed in range(seeds)])
+    return Curve(name, style or Style(), [(xs, [0.1 * x + 0.05 * seed for x in xs]) for seed in range(seeds)])
 
 
 def test_a_figure_is_one_svg_in_the_pages_colours():
-    svg = figures.curves([curve(), curve("useful+sam", look=Look(2, 1))], prefix="a", label="Loss")
+    svg = figures.curves([curve(), curve("useful+sam", style=Style(2, 1))], prefix="a", label="Loss")
     root = ElementTree.fromstring(svg)
     assert root.tag == "svg"
     assert root.attrib["role"] == "img"
@@ -39,7 +35,7 @@ def test_a_figure_is_one_svg_in_the_pages_colours():
 
 
 def test_ids_do_not_meet_and_references_hold():
-    first, second = (figures.bars([Bar("a", Look(), 0.5, [0.4, 0.6], 0.3)], prefix=p, label="x") for p in ("p1", "p2"))
+    first, second = (figures.bars([Bar("a", Style(), 0.5, [0.4, 0.6], 0.3)], prefix=p, label="x") for p in ("p1", "p2"))
     ids = [set(re.findall(r' id="([^"]+)"', svg)) for svg in (first, second)]
     assert not ids[0] & ids[1]
     for svg, own in zip((first, second), ids, strict=True):
@@ -51,7 +47,7 @@ def test_the_same_numbers_give_the_same_figure():
 
 
 def test_names_stay_text():
-    svg = figures.bars([Bar(NASTY, Look(), 0.5), Bar("$x^ & 数\x00", Look(), 0.25)], prefix="a", label=f"{NASTY}\x00")
+    svg = figures.bars([Bar(NASTY, Style(), 0.5), Bar("$x^ & 数\x00", Style(), 0.25)], prefix="a", label=f"{NASTY}\x00")
     assert "<script" not in svg
     assert "&lt;script&gt;" in svg
     assert "$x^ &amp; 数" in svg
@@ -85,47 +81,23 @@ def test_axes(options):
 
 def test_a_single_point_and_a_missing_value_are_drawn():
     ElementTree.fromstring(figures.curves([curve(length=1)], prefix="a", label="x"))
-    svg = figures.bars([Bar("a", Look(), float("nan")), Bar("b", Look(), 0.5)], prefix="a", label="x")
+    svg = figures.bars([Bar("a", Style(), float("nan")), Bar("b", Style(), 0.5)], prefix="a", label="x")
     assert "a –%" in svg
 
 
 def test_seeds_of_different_length_are_averaged_as_far_as_all_go():
-    x, y = Curve("a", Look(), [([1, 2, 3], [0, 1, 2]), ([1, 2], [2, 3])]).mean()
+    x, y = Curve("a", Style(), [([1, 2, 3], [0, 1, 2]), ([1, 2], [2, 3])]).mean()
     assert x.tolist() == [1, 2]
     assert y.tolist() == [1, 2]
 
 
-def test_looks_tell_methods_by_colour_and_optimizers_by_line():
+def test_methods_differ_by_colour_and_optimizers_by_line():
     arms = [("erm", "sgd"), ("useful", "sgd"), ("erm", "sam"), ("useful", "sam")]
-    looks = figures.looks(arms)
-    assert looks["erm", "sgd"] == Look(0, 0)
-    assert looks["erm", "sam"] == Look(0, 1)
-    assert looks["useful", "sam"].colour == looks["useful", "sgd"].colour == 1
-    one_method = figures.looks([("erm", "sgd"), ("erm", "sam")])
-    assert one_method["erm", "sam"] == Look(1, 0)
-    many = figures.looks([(f"method{k}", "sgd") for k in range(20)])
-    assert {look.colour for look in many.values()} <= set(range(figures.COLOURS))
-
-
-def decoded(source):
-    return Image.open(io.BytesIO(base64.b64decode(source.removeprefix("data:image/png;base64,"))))
-
-
-def test_thumbnails():
-    grey = torch.arange(64, dtype=torch.uint8).reshape(1, 8, 8)
-    assert decoded(figures.thumbnail(grey)).size == (8, 8)
-    assert list(decoded(figures.thumbnail(grey)).tobytes()) == list(range(64))
-    colour = decoded(figures.thumbnail(torch.rand(3, 200, 100)))
-    assert colour.mode == "RGB"
-    assert max(colour.size) == figures.LARGEST_THUMBNAIL
-    stretched = decoded(figures.thumbnail(torch.tensor([[[-2.0, 2.0], [0.0, 2.0]]])))
-    assert list(stretched.tobytes()) == [0, 255, 128, 255]
-    assert set(decoded(figures.thumbnail(torch.full((1, 4, 4), 7.0))).tobytes()) == {0}
-
-
-@pytest.mark.parametrize(
-    ("shape", "good"),
-    [((1, 8, 8), True), ((3, 32, 32), True), ((3, 50), False), ((2, 8, 8), False), ((3, 2, 50), False)],
-)
-def test_what_counts_as_an_image(shape, good):
-    assert figures.is_image(shape) is good
+    styles = figures.styles(arms)
+    assert styles["erm", "sgd"] == Style(0, 0)
+    assert styles["erm", "sam"] == Style(0, 1)
+    assert styles["useful", "sam"].colour == styles["useful", "sgd"].colour == 1
+    one_method = figures.styles([("erm", "sgd"), ("erm", "sam")])
+    assert one_method["erm", "sam"] == Style(1, 0)
+    many = figures.styles([(f"method{k}", "sgd") for k in range(20)])
+    assert {style.colour for style in many.values()} <= set(range(figures.COLOURS))

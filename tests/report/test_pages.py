@@ -1,29 +1,31 @@
-"""Pages: every section is there, nothing is fetched, names stay text, and every shape of data is taken."""
+"""Pages: every section is there, nothing is fetched, names stay text, and every shape of result is taken."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
-import warnings
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import torch
+from attrs import evolve
 
 import evenly
-from evenly.comparison import summarise
-from evenly.data import Data
-from evenly.engine.trained import Selection
 from evenly.errors import EvenlyError
-from evenly.report import comparison_page, run_page, words
-from evenly.report.comparisons import MOST_POINTS, arm_looks, hard_examples, over_values
-from evenly.report.examples import SHOWN, minorities, minority_shares
+from evenly.files import write_json
+from evenly.report import write_report
+from evenly.report.comparison_pages import arm_styles
+from evenly.report.sweeps import MOST_POINTS, by_point, over_values
+from evenly.runs.arms import Arm
+from evenly.runs.examples import MOST_EXAMPLES
+from evenly.runs.results import Usage
+from evenly.runs.summary import Row
+from evenly.settings import Settings
 
 NASTY = "<script>alert(1)</script>"
-ARMS = ["erm+sgd", "useful+sgd", "random_upsample+sgd at the cost of useful+sgd"]
+GROUPS = ("a", "b", "c", "d")
 VOID = {"meta", "img", "link", "br", "hr", "input"}
 
 
@@ -32,7 +34,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.ids, self.headings, self.captions = Counter(), [], [], 0
+        self.tags, self.ids, self.headings = Counter(), [], []
         self.links, self.images, self.unlabelled, self.open, self.words = [], [], 0, [], []
         self.text = text
         self.feed(text)
@@ -91,51 +93,101 @@ def checked(path: Path) -> Page:
     return page
 
 
-def test_a_comparison_holds_every_section(make_table, make_images, tmp_path):
-    data = make_images(group_names=["a", "b", "c", "d"])
-    comparison_page(make_table(rule="worst-group"), tmp_path / "report.html", [data], title="A title", seconds=125)
-    page = checked(tmp_path / "report.html")
-    for heading in ("A title", "In short", "What was run", "Results", "What the networks learned", "How training went",
-                    "Accuracy by group", "What USEFUL picked as hard", "How to read this"):  # fmt: skip
+@pytest.fixture
+def folder(build, tmp_path):
+    """A comparison in a folder, as `evenly compare` leaves it, with the examples of its runs."""
+
+    def make(path="out", data=None, **shape):
+        comparison = build.comparison(**shape)
+        comparison.out = tmp_path / path
+        for k, run in enumerate(comparison.runs.values()):
+            build.save(run, comparison.out / "runs" / str(k), data or build.images(group_names=GROUPS))
+        comparison.save(comparison.out / "results.json")
+        return comparison.out
+
+    return make
+
+
+def test_a_folder_gives_every_section_of_a_comparison(folder):
+    page = checked(write_report(folder(rule="worst-group", names=GROUPS)))
+    for heading in ("evenly compare", "In short", "What was run", "Results", "What the networks learned",
+                    "How training went", "Accuracy by group", "Examples selected", "How to read this"):  # fmt: skip
         assert heading in page.said
     assert "useful with sgd raised worst-group accuracy by 4.0 points [4.0, 4.0]" in page.said
     assert "random_upsample+sgd control, same cost" in page.said
     assert "(rule: worst-group)" in page.said
-    assert "took 2 min 5 s" in page.said
-    assert "40 training examples" in page.said.replace("training examples 40", "40 training examples")
+    assert "training examples 40" in page.said
     assert "n = 500" in page.said
-    assert "useful+sgd, seed 0, picked 3 of 40 training examples" in page.said
-    assert len(page.images) == 3 + SHOWN
+    assert "useful+sgd, seed 0, selected 3 of 40 training examples: the higher-loss cluster." in page.said
+    assert "2 (66.7%) are from minority groups, which hold 20.0% of the training set" in page.said
+    assert len(page.images) == 3 + MOST_EXAMPLES
     assert "easy feature" in page.said
     assert "difficult feature" in page.said
-
-
-def test_a_comparison_alone_as_compare_writes_it(make_table, tmp_path):
-    comparison_page(make_table(), tmp_path / "report.html")
-    page = checked(tmp_path / "report.html")
-    assert "group 0" in page.said
-    assert "What USEFUL picked" not in page.said
     assert page.tags["nav"] == 0
 
 
-def test_several_comparisons_on_one_page(make_table, make_images, tmp_path):
-    tables = [make_table(name="one"), make_table(name="two", seeds=1, groups=0, features=False)]
-    comparison_page(tables, tmp_path / "report.html", [make_images(), None], title="evenly demo")
-    page = checked(tmp_path / "report.html")
+def test_a_folder_gives_the_pages_of_its_runs_too(folder):
+    out = folder(seeds=1)
+    assert write_report(out, runs=False) == out / "report.html"
+    pages = list(out.glob("runs/*/report.html"))
+    assert pages == []
+    first = (out / "report.html").read_bytes()
+    write_report(str(out))
+    pages = sorted(out.glob("runs/*/report.html"))
+    assert [len(checked(page).images) for page in pages] == [0, 19, 19, 19, 0]
+    assert (out / "report.html").read_bytes() == first
+
+
+def test_the_page_of_a_run_is_made_from_its_folder_alone(build, tmp_path):
+    build.save(build.run("useful", names=GROUPS), tmp_path / "a", build.images(group_names=GROUPS))
+    page = checked(write_report(tmp_path / "a"))
+    for text in ("useful with sgd on toys", "80.0% test accuracy and 70.0% in its worst group (a: 10 examples",
+                 "those of epoch 5 of 5", "What was run", "batch size full", "width = 32", "factor = 2", "Results",
+                 "By group", "How training went", "What the network learned", "Examples selected", "useful selected 3",
+                 "of 40"):  # fmt: skip
+        assert text in page.said
+    assert 'title="examples per step' in page.text  # what a setting means
+    assert len(page.images) == 3 + MOST_EXAMPLES
+
+
+def test_several_comparisons_on_one_page_as_the_demo_leaves_them(folder):
+    first = folder("demo/one", data=None, seeds=1)
+    folder("demo/two", seeds=1, groups=0, features=False)
+    write_json(first.parent / "results.json", {"format": 2, "comparisons": ["one", "two"], "seconds": 125.0})
+    page = checked(write_report(first.parent))
     assert page.tags["nav"] == 1
-    assert page.tags["table"] == 3  # of the one with groups also what they reached in numbers
-    assert "20 training runs on one and two" in page.said
+    assert "evenly demo" in page.said
+    assert "10 training runs on toys" in page.said
+    assert "took 2 min 5 s" in page.said
+    assert len(list(first.parent.glob("*/runs/*/report.html"))) == 10
 
 
-def test_a_sweep_has_a_figure_and_a_table_for_each_value(make_sweep, make_images, tmp_path):
-    table = make_sweep({"batch_size": [32, 64, 128]}, arms=ARMS, features=False)
-    comparison_page(table, tmp_path / "report.html", [make_images()])
-    page = checked(tmp_path / "report.html")
+def test_what_has_no_page_is_refused_in_a_line(build, tmp_path):
+    (tmp_path / "audit").mkdir()
+    (tmp_path / "audit" / "audit.json").write_text("{}")
+    comparison = build.comparison(seeds=1, arms=[build.ERM])
+    for target, path, message in (
+        (tmp_path, None, "holds no run of evenly"),
+        (tmp_path / "audit", None, "needs the model; run `evenly audit` again"),
+        (tmp_path, "x.html", "leave out path 'x.html'"),
+        (comparison, None, "kept in memory; give a path"),
+        (comparison, tmp_path, "is a folder; give a file to write"),
+        (comparison, tmp_path / "no" / "x.html", "which does not exist"),
+        ([], "x.html", "no page shows nothing"),
+        ([comparison, build.run()], "x.html", "no page shows Comparison, Run"),
+    ):
+        with pytest.raises(EvenlyError, match=re.escape(message)):
+            write_report(target, path)
+
+
+def test_a_sweep_has_a_figure_and_a_table_for_each_value(build, tmp_path):
+    table = build.sweep({"batch_size": [32, 64, 128]}, arms=[build.ERM, build.USEFUL, build.UPSAMPLED], features=False)
+    page = checked(write_report(table, tmp_path / "report.html"))
     assert page.tags["table"] == 3
     for text in ("Over the swept values", "accuracy against batch size", "batch size, swept 32, 64, 128",
                  "Results at batch_size 32", "Results at batch_size 128", "How training went, batch_size 64",
                  "Accuracy by group, batch_size 64", "As above, at batch_size 128",
-                 "useful+sgd, batch_size 32, seed 0, picked 3 of 40"):  # fmt: skip
+                 "useful+sgd, batch_size 32, seed 0, selected 3 of 40"):  # fmt: skip
         assert text in page.said
     assert "batch size 128" not in page.said  # which train would take where nothing is swept
     assert "level line" not in page.said
@@ -143,15 +195,15 @@ def test_a_sweep_has_a_figure_and_a_table_for_each_value(make_sweep, make_images
     assert "erm+sgd 82.3%; useful+sgd 87.3%" in page.text
 
 
-def test_lines_over_a_swept_value(make_sweep):
+def test_lines_over_a_swept_value(build, monkeypatch):
     """Per seed the accuracies at each value, in the order of the values; level where the value varies nothing."""
-    table = make_sweep({"useful.factor": [3, 2], "lr": [0.1, 0.4]}, arms=ARMS, seeds=2)
-    with pytest.MonkeyPatch.context() as patch:
-        drawn = {}
-        patch.setattr(
-            "evenly.report.figures.curves", lambda lines, **how: drawn.update({how["label"]: (lines, how)}) or ""
-        )
-        block = over_values(table, arm_looks(table), "p")
+    arms = [build.ERM, build.USEFUL, build.UPSAMPLED]
+    table = build.sweep({"useful.factor": [3, 2], "lr": [0.1, 0.4]}, arms=arms, seeds=2)
+    drawn = {}
+    monkeypatch.setattr(
+        "evenly.report.figures.curves", lambda lines, **how: drawn.update({how["label"]: (lines, how)}) or ""
+    )
+    block = over_values(table, arm_styles(table), "p")
     assert [panel.title for panel in block.panels] == [
         "accuracy against useful's factor, lr 0.1", "accuracy against useful's factor, lr 0.4",
         "accuracy against learning rate, useful.factor 3", "accuracy against learning rate, useful.factor 2",
@@ -178,234 +230,150 @@ def test_lines_over_a_swept_value(make_sweep):
     assert [name for name, _ in block.legend] == ["erm+sgd", "useful+sgd"]
 
 
+def test_arms_by_the_values_they_were_run_at(build):
+    swept = [("erm", {"lr": 1}), ("useful", {"lr": 1, "factor": 2}), ("useful", {"lr": 1, "factor": 3}),
+             ("erm", {"lr": 2}), ("useful", {"lr": 2, "factor": 2}), ("group_dro", {})]  # fmt: skip
+    rows = [Row(Arm(method, "sgd", values), 0, build.result(method)) for method, values in swept]
+    control = Row(Arm("erm", "sgd", {"lr": 9}, control_of=Arm("useful", "sgd")), 0, build.result())
+    found = [(point, [each.arm.name for each in arms]) for point, arms in by_point(build.of_rows([*rows, control]))]
+    assert found == [
+        (f"lr {lr}, factor {factor}", [f"erm+sgd, lr {lr}", f"useful+sgd, lr {lr}, factor {factor}", "group_dro+sgd"])
+        for lr, factor in ((1, 2), (1, 3), (2, 2))
+    ]
+
+
 @pytest.mark.parametrize("values", [["a", "<b>"], [None, 8], [True, False]])
-def test_values_that_are_no_numbers_have_tables_only(make_sweep, tmp_path, values):
-    table = make_sweep({"model_options": values}, arms=["erm+sgd"], features=False, groups=0, validation=False, seeds=1)
-    comparison_page(table, tmp_path / "report.html")
-    page = checked(tmp_path / "report.html")
+def test_values_that_are_no_numbers_have_tables_only(build, tmp_path, values):
+    shape = {"arms": [build.ERM], "features": False, "groups": 0, "splits": "train test", "seeds": 1}
+    page = checked(write_report(build.sweep({"model_options": values}, **shape), tmp_path / "report.html"))
     assert page.tags["table"] == 2
     assert "Over the swept values" not in page.said
 
 
-def test_many_values_have_a_table_each_and_few_have_curves(make_sweep, tmp_path):
-    shape = {"features": False, "groups": 0, "validation": False, "seeds": 1}
-    comparison_page(make_sweep({"lr": list(range(1, 9))}, arms=["erm+sgd"], **shape), tmp_path / "report.html")
-    page = checked(tmp_path / "report.html")
+def test_many_values_have_a_table_each_and_few_have_curves(build, tmp_path):
+    shape = {"arms": [build.ERM], "features": False, "groups": 0, "splits": "train test", "seeds": 1}
+    page = checked(write_report(build.sweep({"lr": list(range(1, 9))}, **shape), tmp_path / "report.html"))
     assert page.tags["table"] == 8
     assert page.said.count("How training went") == MOST_POINTS == 6
 
 
-def test_settings_are_those_that_compare_had(make_table, tmp_path):
-    table = make_table(arms=["erm+sgd"], features=False, groups=0, validation=False)
-    table.plan["in_common"] = {"epochs": 7, "augment": "basic+trivial", "precision": "bf16", "normalise": "data"}
-    comparison_page(table, tmp_path / "report.html")
-    said = checked(tmp_path / "report.html").said
-    assert "epochs 7" in said
+def test_settings_are_those_in_common_with_what_differs(build, tmp_path):
+    table = build.comparison(seeds=2, features=False, groups=0)
+    common = Settings(epochs=5, augment="basic+trivial", precision="bf16", normalise="data", patience=None)
+    table.plan = evolve(table.plan, in_common=common, differs=("lr",))
+    rows = list(table.rows)
+    k = next(k for k, row in enumerate(rows) if row.arm == build.PDE)
+    rows[k] = evolve(rows[k], result=evolve(rows[k].result, epochs=30))
+    table.rows = tuple(rows)
+    said = checked(write_report(table, tmp_path / "report.html")).said
+    assert "epochs 5" in said
+    assert "learning rate 0.05, not in every method" in said
     assert "augmentation basic+trivial normalisation data precision bf16" in said
+    assert "patience, in epochs" not in said
+    assert "groups inferred by" not in said
+    assert "epochs where they differ pde+sgd 5/30" in said
 
 
-def test_names_stay_text(make_table, make_run, make_images, tmp_path):
-    data = make_images(
-        class_names=[NASTY, "b"], group_names=[NASTY, '"><img src=x onerror=alert(1)>', "c", "$d^"], name=NASTY
-    )
-    comparison_page(make_table(name=NASTY), tmp_path / "compare.html", [data], title=NASTY)
-    run = make_run("useful", 0.8, 0, data=NASTY)
-    run_page(run, data, CONFIG, tmp_path / "run.html")
-    for name in ("compare.html", "run.html"):
-        page = checked(tmp_path / name)
+def test_names_stay_text(build, folder, tmp_path):
+    names = (NASTY, '"><img src=x onerror=alert(1)>', "c", "$d^")
+    data = build.images(class_names=[NASTY, "b"], group_names=names)
+    out = folder(data=data, names=names, seeds=1)
+    write_report(out)
+    for path in (out / "report.html", out / "runs" / "1" / "report.html"):
+        page = checked(path)
         assert NASTY in page.said
         assert "&lt;script&gt;" in page.text
-        assert len(page.images) == 3 + SHOWN
+        assert len(page.images) == 3 + MOST_EXAMPLES
+    page = checked(write_report(build.comparison(seeds=1, data=NASTY), tmp_path / "named.html"))
+    assert NASTY in page.said
 
 
 SHAPES = {
     "no groups": {"groups": 0},
-    "no validation": {"validation": False},
-    "no test": {"test": False},
-    "training only": {"test": False, "validation": False},
+    "no validation": {"splits": "train test"},
+    "no test": {"splits": "train validation"},
+    "training only": {"splits": "train"},
     "one seed": {"seeds": 1},
-    "one arm": {"arms": ["erm+sgd"]},
-    "no control": {"arms": ["useful+sgd"]},
+    "one arm": {"arms": ["ERM"]},
+    "no control": {"arms": ["USEFUL"]},
     "empty selection": {"picked": ()},
 }
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_of_comparison(make_table, make_images, tmp_path, shape):
-    table = make_table(features=False, **SHAPES[shape])
-    data = make_images(groups="no groups" not in shape, validation="no validation" not in shape)
-    comparison_page(table, tmp_path / "report.html", [data])
-    page = checked(tmp_path / "report.html")
+def test_every_shape_of_comparison(build, tmp_path, shape):
+    how = dict(SHAPES[shape])
+    if "arms" in how:
+        how["arms"] = [getattr(build, name) for name in how["arms"]]
+    page = checked(write_report(build.comparison(features=False, **how), tmp_path / "report.html"))
     said = {
         "no groups": "in its worst class",
         "no test": "Measured on the validation set",
         "training only": "say nothing about new data",
-        "one seed": "one seed cannot tell",
-        "one arm": "without controls",
-        "empty selection": "picked none of 40",
+        "one seed": "one seed gives no interval",
+        "one arm": "no controls",
+        "empty selection": "selected none of 40",
     }
     assert said.get(shape, "") in page.said
-    assert ("Accuracy by group" in page.said) is (shape not in ("no groups", "training only"))
+    assert ("Accuracy by group" in page.said) is (shape != "no groups")
 
 
-def test_a_table_read_back_without_its_runs(make_table, tmp_path):
-    table = make_table()
-    table.runs = {}
-    comparison_page(table, tmp_path / "report.html")
-    assert "How training went" not in checked(tmp_path / "report.html").said
+@pytest.mark.parametrize("shape", [{"groups": 0}, {"splits": "train test"}, {"splits": "train", "groups": 0},
+                                   {"picked": ()}])  # fmt: skip
+def test_every_shape_of_run(build, tmp_path, shape):
+    run = build.save(build.run("useful", **shape), tmp_path / "a", build.images(groups=shape.get("groups", 4) > 0))
+    checked(write_report(run))
 
 
-def test_inputs_that_are_no_images(make_table, tmp_path):
-    x, y = torch.randn(40, 5), torch.arange(40) % 2
-    comparison_page(make_table(groups=0), tmp_path / "report.html", [Data(train=(x, y), test=(x, y))])
-    page = checked(tmp_path / "report.html")
-    assert page.images == []
-    assert "picked 3 of 40 training examples" in page.said
-
-
-def test_arms_of_other_lengths_are_named(make_table, tmp_path):
-    table = make_table(seeds=2)
-    next(row for row in table.rows if row["arm"] == "pde+sgd")["epochs"] = 30
-    comparison_page(table, tmp_path / "report.html")
-    assert "epochs where they differ pde+sgd 5/30" in checked(tmp_path / "report.html").said
-
-
-def test_many_groups_are_cut_to_the_worst(make_table, tmp_path):
-    comparison_page(make_table(seeds=1, features=False, validation=False, groups=30), tmp_path / "report.html")
-    assert "Of 30 groups, the 12 where erm+sgd does worst" in checked(tmp_path / "report.html").said
-
-
-def test_data_of_another_size_shows_no_examples(make_table, make_images):
-    assert hard_examples(make_table(picked=(0, 39)), make_images(count=20)) is None
-    assert hard_examples(make_table(picked=(0, 19)), make_images(count=20)) is not None
-
-
-def test_one_data_set_for_each_table(make_table, make_images, tmp_path):
-    with pytest.raises(EvenlyError, match="1 data sets for 2 comparisons"):
-        comparison_page([make_table(), make_table()], tmp_path / "report.html", [make_images()])
-    assert list(tmp_path.iterdir()) == []
-
-
-CONFIG = {
-    "data": {"name": "toys"},
-    "model": {"name": "mlp", "options": {"width": 32}},
-    "method": {"name": "useful", "options": {"factor": 2}},
-    "optimizer": "sgd",
-    "settings": {"epochs": 5, "batch_size": None, "lr": 0.1, "select": "last"},
-    "budget": None,
-    "seed": 0,
-}
-
-
-def test_a_run_holds_every_section(make_run, make_images, tmp_path):
-    data = make_images(group_names=["a", "b", "c", "d"])
-    run_page(make_run("useful", 0.8, 0), data, CONFIG, tmp_path / "report.html")
-    page = checked(tmp_path / "report.html")
-    for text in ("useful with sgd on toys", "80.0% test accuracy and 70.0% in its worst group",
-                 "The weights are those of epoch 5",
-                 "What was run", "full batch", "width = 32", "Results", "By group", "How training went",
-                 "What the network learned", "Examples singled out", "picked 3 of 40"):  # fmt: skip
-        assert text in page.said
-
-
-@pytest.mark.parametrize(
-    "shape", [{"groups": 0}, {"validation": False}, {"validation": False, "test": False, "groups": 0}, {"picked": ()}]
-)
-def test_every_shape_of_run(make_run, make_images, tmp_path, shape):
-    data = make_images(groups=shape.get("groups", 4) > 0, validation=shape.get("validation", True))
-    run_page(make_run("useful", 0.8, 0, **shape), data, CONFIG, tmp_path / "report.html")
-    checked(tmp_path / "report.html")
-
-
-def test_a_run_without_history_or_selection(make_run, make_images, tmp_path):
-    run = make_run("erm", 0.8, 0)
+def test_a_run_without_history_or_selection(build, tmp_path):
+    run = build.run("erm", plan={"budget": 1000.0})
     run.history = []
-    run_page(run, make_images(), {**CONFIG, "budget": 1000.0}, tmp_path / "report.html")
-    page = checked(tmp_path / "report.html")
+    page = checked(write_report(run, tmp_path / "report.html"))
     assert "1,000 example-gradients" in page.said
-    assert "Examples singled out" not in page.said
+    assert "Examples selected" not in page.said
 
 
-def test_a_page_is_replaced_whole_or_not_at_all(make_table, tmp_path, monkeypatch):
+def test_a_comparison_without_its_runs(build, tmp_path):
+    table = build.comparison()
+    table.runs = {}
+    assert "How training went" not in checked(write_report(table, tmp_path / "report.html")).said
+
+
+def test_many_groups_are_cut_to_the_worst(build, tmp_path):
+    table = build.comparison(seeds=1, features=False, splits="train test", groups=30)
+    said = checked(write_report(table, tmp_path / "report.html")).said
+    assert "Of 30 groups, the 12 where erm+sgd does worst" in said
+
+
+def test_a_page_is_replaced_whole_or_not_at_all(build, tmp_path):
     path = tmp_path / "report.html"
     path.write_text("before")
-    table = make_table()
-    del table.summary[0]["cost_multiple"]
-    with pytest.raises(KeyError):
-        comparison_page(table, path)
+    table = build.comparison()
+    table.summary = (evolve(table.summary[0], cost_multiple=None), *table.summary[1:])
+    with pytest.raises(TypeError):
+        write_report(table, path)
     assert path.read_text() == "before"
 
 
-def test_minorities():
-    groups = torch.tensor([0] * 20 + [1] * 18 + [2] * 2)
-    assert minorities(groups).tolist() == [False] * 38 + [True] * 2
-    overlapping = torch.tensor([[True, False]] * 9 + [[True, True]])
-    assert minorities(overlapping).tolist() == [False] * 9 + [True]
-
-
-def test_minorities_by_attribute_where_there_are_no_groups():
-    x, y = torch.randn(40, 5), torch.arange(40) % 2
-    strange = (torch.arange(40) >= 36).long()
-    data = Data(train=evenly.Split(x, y, attributes={"strange": strange}))
-    selection = Selection(torch.tensor([0, 36, 37]), torch.tensor([2, 2, 2]), "by hand")
-    (share,) = minority_shares(data, selection)
-    assert (share.by, share.picked_minority, share.total_minority) == ("label and strange", 2, 4)
-
-
-def test_what_compare_leaves_behind(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        evenly.compare(
-            data="shortcut-digits", methods=["erm", "useful"], seeds=1, epochs=2, batch_size=128, out=tmp_path / "out"
-        )
-    page = checked(tmp_path / "out" / "report.html")
-    assert "batch size 128" in page.said
-    runs = sorted((tmp_path / "out" / "runs").glob("*/report.html"))
-    assert len(runs) == 3
-    assert checked(runs[0]).images == []
+def test_remarks_are_on_both_pages(build, tmp_path):
+    table = build.comparison(seeds=1, arms=[build.ERM, build.USEFUL], picked=(), remarks=("no example stood out",))
+    assert "useful with sgd: no example stood out." in checked(write_report(table, tmp_path / "both.html")).said
+    page = checked(write_report(table.runs[build.USEFUL, 0], tmp_path / "one.html"))
+    assert "No example stood out." in page.said
+    assert "useful selected none of 40 training examples: the higher-loss cluster" in page.said
+    assert page.images == []  # there is nothing to show the others beside
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium to look at the page with")
-def test_a_browser_draws_the_page(make_table, make_images, tmp_path):
-    comparison_page(make_table(), tmp_path / "report.html", [make_images()])
+def test_a_browser_draws_the_page(folder, tmp_path):
+    page = write_report(folder())
     subprocess.run(
         ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}",
-         "--window-size=800,800", f"--screenshot={tmp_path / 'page.png'}", f"file://{tmp_path / 'report.html'}"],
+         "--window-size=800,800", f"--screenshot={tmp_path / 'page.png'}", f"file://{page}"],
         check=True, capture_output=True, timeout=60,
     )  # fmt: skip
     assert (tmp_path / "page.png").stat().st_size > 10_000
-
-
-def test_evaluation_is_told_in_short_and_the_worst_group_has_its_name(make_table, make_images, tmp_path):
-    table = make_table(seeds=1, arms=["erm+sgd"])
-    table.summary[0]["evaluation_cost_multiple"] = 0.26
-    comparison_page(table, tmp_path / "both.html", [make_images()])
-    assert "Evaluation, counted apart, cost 0.26x what ERM costs." in checked(tmp_path / "both.html").said
-    row = table.rows[0] | {"group_names": ["a", "b", "c", "d"], "evaluation_cost_multiple": 0.26}
-    said = words.run_sentences(row)
-    assert "70.0% in its worst group (a: 10 examples [" in said[0]
-    assert "Evaluation, counted apart, cost 0.26x what ERM costs." in said
-
-
-def test_pages_tell_of_a_last_layer_fitted_anew_and_of_nothing_picked(make_table, make_run, make_images, tmp_path):
-    table = make_table(seeds=1, arms=["erm+sgd", "pde+sgd"])
-    table.rows[1] |= {"method": "dfr", "arm": "dfr+sgd", "chosen": 0}
-    comparison_page(table, tmp_path / "both.html", [make_images()])
-    fitted = "after the epochs the last layer was fitted anew to group-balanced draws of validation examples"
-    page = checked(tmp_path / "both.html")
-    assert f"dfr with sgd: {fitted}" in page.said  # in short
-    assert f"dfr+sgd: {fitted}" in page.said  # under the results
-    run = make_run("useful", 0.8, 0, picked=())
-    run_page(run, make_images(), CONFIG, tmp_path / "one.html")
-    page = checked(tmp_path / "one.html")
-    assert "Nothing was repeated: in each class" in page.said
-    assert "useful picked none of 40 training examples: the costlier" in page.said
-    assert page.images == []  # there is nothing to hold the others beside
-    run.results["method"] = "dfr"
-    run_page(run, make_images(), CONFIG, tmp_path / "one.html")
-    page = checked(tmp_path / "one.html")
-    assert page.said.count(fitted) == 2  # in short, and under the results
 
 
 LONG = ["x" * 299 + "1", "x" * 299 + "2", "words and words " * 18 + "& 3", "d"]
@@ -414,17 +382,18 @@ Array.from(document.querySelectorAll(".scroll")).filter(box => box.scrollWidth >
 
 
 @pytest.fixture
-def long_names(make_table, make_images, tmp_path):
+def long_names(build, tmp_path):
     """The pages of a comparison and of a run, with groups whose names have 300 characters."""
-    table = make_table(rule="worst-group")
+    table, rows = build.comparison(rule="worst-group", names=tuple(LONG)), []
     for row in table.rows:
-        row["train"] |= {"group_counts": [100, 10, 5, 40]}
-        row["used"] = {"groups": [0, 10, 5, 5], "groups_shown": [0, 40, 5, 10]}
-    table.summary[:] = summarise(table.rows, table.runs)
-    data = make_images(group_names=LONG)
-    comparison_page(table, tmp_path / "both.html", [data])
-    run_page(table.runs["pde+sgd", 0], data, CONFIG, tmp_path / "one.html")
-    return [tmp_path / "both.html", tmp_path / "one.html"]
+        train = evolve(row.result.splits["train"], group_counts=(100, 10, 5, 40))
+        used = Usage(20, 55, (0, 10, 5, 5), (0, 40, 5, 10))
+        result = evolve(row.result, splits={**row.result.splits, "train": train}, used=used)
+        table.runs[row.arm, row.seed].results = result
+        rows.append(evolve(row, result=result))
+    table = build.of_rows(rows, table.runs)
+    one = table.runs[build.PDE, 0]
+    return [write_report(table, tmp_path / "both.html"), write_report(one, tmp_path / "one.html")]
 
 
 def test_long_names_are_cut_in_the_middle_and_have_a_title(long_names):

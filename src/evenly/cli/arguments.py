@@ -77,7 +77,7 @@ def takes(settings: Any, *, only: Collection[str] | None = None) -> Callable[[Ca
             for name, each in options.items()
         ]
         parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-        call.__signature__ = inspect.Signature([*parameters, *made, *rest])
+        vars(call)["__signature__"] = inspect.Signature([*parameters, *made, *rest])
         call.__name__, call.__doc__ = verb.__name__, verb.__doc__
         call.__annotations__ = {each.name: each.annotation for each in (*parameters, *made)}
         return call
@@ -89,16 +89,16 @@ def finished(verb: Callable[..., Any]) -> Callable[..., Any]:
     """A verb without its catch-all parameter, as typer takes it."""
     signature = inspect.signature(verb)
     kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    verb.__signature__ = inspect.Signature(kept)
+    vars(verb)["__signature__"] = inspect.Signature(kept)
     return verb
 
 
 def _annotation(option: Option) -> Any:
-    text = option.help[:1].upper() + option.help[1:] + "."
+    text = f"{option.help[:1].upper()}{option.help[1:]}."
     flag = f"--{option.name.replace('_', '-')}"
     if isinstance(option.default, bool):
         flag = f"--no-{flag.removeprefix('--')}" if option.default else flag
-        return Annotated[bool, typer.Option(flag, help=("Do not: " if option.default else "") + text)]
+        return Annotated[bool, typer.Option(flag, help=f"Turn off: {option.help}." if option.default else text)]
     metavar = next((word for kind, word in WORDS.items() if kind.__name__ in str(option.kind)), "NAME")
     return Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
 

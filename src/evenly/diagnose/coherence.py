@@ -29,7 +29,8 @@ from evenly.diagnose.samples import samples_of
 from evenly.engine.evaluation import in_eval_mode
 from evenly.errors import EvenlyError
 from evenly.settings import checks_options
-from evenly.theory.coherence import MEMORY, Coherence, of_hessians, of_stream
+from evenly.theory.coherence import Coherence, of_hessians, of_stream
+from evenly.theory.factors import MEMORY
 
 
 @checks_options
