@@ -14,11 +14,11 @@ from evenly.report.facts import run_facts
 from evenly.report.figures import Curve, Style
 from evenly.report.formats import bounds, number
 from evenly.report.gallery import gallery
-from evenly.report.groups import cost_to_reach_of_run, origins_of_run, over_epochs
+from evenly.report.groups import cost_to_reach_of_run, origins, over_epochs
 from evenly.report.names import METRIC_COLUMNS, RULES, group_name, run_label
 from evenly.report.rendering import footer
 from evenly.report.run_words import run_sentences
-from evenly.report.training_figures import STYLES, alignments_of_run, legend, training_of_run
+from evenly.report.training_figures import STYLES, alignments, legend, training_of_run
 from evenly.runs.arms import Arm
 from evenly.runs.results import SHOWN, Measured, RunResult
 from evenly.runs.run import Run
@@ -26,16 +26,16 @@ from evenly.runs.run import Run
 
 def run_page(run: Run) -> Page:
     """What the page of a run holds."""
-    result = run.results
+    result, pair = run.results, Arm(run.results.method, run.results.optimizer).pair
     blocks: list[Block | None] = [
         run_facts(run),
         split_table(result),
         group_table(result),
-        origins_of_run(run),
+        None if result.used is None else origins({pair: result.used}, result),
         training_of_run(run),
-        over_epochs({Arm(result.method, result.optimizer).pair: [run]}, "groups"),
+        over_epochs({pair: [run]}, "groups"),
         cost_to_reach_of_run(run),
-        alignments_of_run(run),
+        alignments({pair: [run]}, {pair: Style(1)}, "alignment"),
         None if run.selection is None else separation(run.selection),
         gallery(run, result.method),
     ]
