@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import evenly
-from evenly.data.patches import PatchLaw
+from evenly.data.patches import PatchDistribution
 from evenly.models.cubic import CubicCNN
 from evenly.theory import cubic
 
@@ -84,14 +84,14 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     steps = arguments.steps
 
-    law = PatchLaw()
-    split = law.sample(arguments.n, seed=0)
-    features = torch.stack(law.directions(0))
+    patches = PatchDistribution()
+    split = patches.sample(arguments.n, seed=0)
+    features = torch.stack(patches.directions(0))
     x, y = split.inputs, split.labels.float()
     started = time.perf_counter()
     data = cubic.fold(x, split.labels)
     folding = time.perf_counter() - started
-    w0 = 0.1 / 50**0.5 * torch.randn(arguments.filters, law.dimension, generator=torch.Generator().manual_seed(0))
+    w0 = 0.1 / 50**0.5 * torch.randn(arguments.filters, patches.dimension, generator=torch.Generator().manual_seed(0))
 
     def simulate(rho: float) -> Tensor:
         return cubic.train(w0, data, features, lr=LR, steps=steps, rho=rho, every=steps).weights

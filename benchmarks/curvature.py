@@ -74,7 +74,7 @@ def resnet8(classes: int = 10) -> nn.Module:
 def images(count: int) -> tuple[Tensor, Tensor]:
     """Normalised images (count, 3, 32, 32) and labels (count,): CIFAR-10's where there are any."""
     if os.environ.get("EVENLY_DATA"):
-        from evenly.data.images import cifar
+        from evenly.data.benchmarks import cifar
 
         train = cifar.cifar10(n=count).train
         x, y = train.inputs.float() / 255, train.labels

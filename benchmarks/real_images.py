@@ -35,7 +35,7 @@ from torch import nn
 import evenly
 from evenly.comparison import paired
 from evenly.data import Data, load
-from evenly.data.images.domains import target_parts
+from evenly.data.benchmarks.domains import target_parts
 from evenly.engine.accuracy import wilson
 from evenly.experiment import resolve
 

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import evenly
-from evenly.data.spiral import SpiralLaw, draw
+from evenly.data.spiral import SpiralDistribution, draw
 from evenly.randomness import generator
 from evenly.theory import spiral
 
@@ -86,7 +86,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
 
     seeds = [*range(arguments.runs)]
-    examples, held_out = draw(SpiralLaw(), seeds)
+    examples, held_out = draw(SpiralDistribution(), seeds)
     x, y = examples[0][0], examples[1][0]
 
     def at_once(every: int) -> spiral.Trajectory:
@@ -105,7 +105,7 @@ def main() -> None:
     one_by_one = [seconds * arguments.runs * EPOCHS / arguments.alone for seconds in times["alone"]]
     value, low, high = ratio(one_by_one, times["at once"])
 
-    exact = draw(SpiralLaw(), seeds[:1], dtype=torch.float64)
+    exact = draw(SpiralDistribution(), seeds[:1], dtype=torch.float64)
     networks = spiral.train(*exact, seeds=seeds[:1], rho=RHO, epochs=1).networks
     plain = by_module(0, exact[0][0][0], exact[0][1][0], 1).parameters()
     difference = max(float((a - b.detach()).abs().max()) for a, b in zip(networks, plain, strict=True))

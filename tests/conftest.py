@@ -10,8 +10,8 @@ from evenly.cli import main
 @pytest.fixture(autouse=True)
 def _checkpoint_after_every_epoch(monkeypatch):
     """Epochs of a test take milliseconds and would share checkpoints; where a run stopped would be chance."""
-    monkeypatch.setattr("evenly.engine.loop.CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr("evenly.engine.loop.CHECKPOINT_SHARE", float("inf"))
+    monkeypatch.setattr("evenly.engine.checkpoints.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("evenly.engine.checkpoints.CHECKPOINT_SHARE", float("inf"))
 
 
 @pytest.fixture

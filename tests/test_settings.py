@@ -119,3 +119,10 @@ def test_a_typed_value_is_read_by_the_type_of_its_setting(kind: Any, text: str, 
     read = Option("x", kind).parsed(text)
     assert read == value
     assert type(read) is type(value)
+    assert Option("x", kind).checked(read) == value
+
+
+def test_a_typed_value_that_is_no_number_is_refused_as_typed() -> None:
+    option = settings_of(Settings)["epochs"]
+    with pytest.raises(SettingError, match="epochs must be a whole number, got 'many'"):
+        option.checked(option.parsed("many"))

@@ -40,15 +40,19 @@ _HOMES = {
     "l1_norm": "evenly.diagnose.norms",
     "Recorder": "evenly.diagnose.recording",
     "record_checkpoints": "evenly.diagnose.recording",
-    "train": "evenly.experiment",
-    "compare": "evenly.comparison",
+    "train": "evenly.experiment.training",
+    "compare": "evenly.experiment.comparing",
+    "load": "evenly.runs.run",
+    "load_comparison": "evenly.runs.comparison",
+    "Run": "evenly.runs.run",
+    "Comparison": "evenly.runs.comparison",
+    "write_report": "evenly.report.pages",
 }
 _ROOMS = ("diagnose", "theory", "integrations")
 """Packages that are named through evenly: ``evenly.theory.stability.diverges(...)``."""
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 
 if TYPE_CHECKING:
-    from evenly.comparison import compare as compare
     from evenly.data import Data as Data
     from evenly.data import GroupBalanced as GroupBalanced
     from evenly.data import ProgressiveExpansion as ProgressiveExpansion
@@ -76,12 +80,18 @@ if TYPE_CHECKING:
     from evenly.diagnose.tracking import CoherenceTracker as CoherenceTracker
     from evenly.engine import group_accuracy as group_accuracy
     from evenly.errors import EvenlyError as EvenlyError
-    from evenly.experiment import train as train
+    from evenly.experiment.comparing import compare as compare
+    from evenly.experiment.training import train as train
     from evenly.methods import hard_examples as hard_examples
     from evenly.optim import ASAM as ASAM
     from evenly.optim import LSAM as LSAM
     from evenly.optim import SAM as SAM
     from evenly.optim import RandomPerturbation as RandomPerturbation
+    from evenly.report.pages import write_report as write_report
+    from evenly.runs.comparison import Comparison as Comparison
+    from evenly.runs.comparison import load_comparison as load_comparison
+    from evenly.runs.run import Run as Run
+    from evenly.runs.run import load as load
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -95,19 +96,17 @@ class Option:
                     raise SettingError(self.name, value, constraint.words, owner)
         return value
 
-    def parsed(self, text: str, owner: str = "") -> Any:
-        """A value typed in the shell."""
-        number: Any = text
-        for read in (int, float):
-            if _is(0, self.kind) or _is(0.5, self.kind):
-                try:
-                    number = read(text)
-                    break
-                except ValueError:
-                    continue
+    def parsed(self, text: str) -> Any:
+        """What was typed in the shell as a value of this type, yet to be checked; as it stands where it is none."""
+        if text == self.none and _is(None, self.kind):
+            return None
         if _is(True, self.kind) and text.lower() in ("true", "false"):
-            number = text.lower() == "true"
-        return self.checked(number, owner)
+            return text.lower() == "true"
+        for read in (int, float):
+            if _is(read(0), self.kind) or (read is float and _is(0.5, self.kind)):
+                with suppress(ValueError):
+                    return read(text)
+        return text
 
     def text(self, value: Any) -> str:
         """A value as it is typed."""
@@ -238,7 +237,7 @@ class Settings(Value):
 class Execution:
     """Where and how runs are computed: no part of a run's identity."""
 
-    device: str = setting("auto", help="cpu, cuda, cuda:1, ... or auto")
+    device: str = setting("auto", help="where to compute: cpu, cuda, cuda:1, ... or auto")
     workers: int = setting(0, at_least(0), help="processes that read data not held in memory; no result depends on it")
     capture: bool = setting(True, help="on a GPU, record the training step once and replay it, where possible")
     jobs: int = setting(1, at_least(1), help="processes that share the runs, one thread each")

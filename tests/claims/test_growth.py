@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from evenly.data.patches import PatchLaw
+from evenly.data.patches import PatchDistribution
 from evenly.models.cubic import CubicCNN
 from evenly.theory import cubic, growth
 
@@ -31,7 +31,7 @@ def first(seed):
 @pytest.fixture(scope="module", params=[0.2, 0.4], ids="beta_d={}".format)
 def trained(request):
     """(law, start, GD, SAM): N 10,000, d 50, 40 filters, 600 iterations, lr 0.1, rho 0.02, seeds 100-111."""
-    law, runs = PatchLaw(weak=request.param), []
+    law, runs = PatchDistribution(weak=request.param), []
     for seed in range(100, 100 + SEEDS):
         split, features = law.sample(10_000, seed), torch.stack(law.directions(seed))
         data, w0 = cubic.fold(split.inputs, split.labels), first(seed)
@@ -96,7 +96,7 @@ def test_learning_times_of_gd_are_within_the_bounds_of_theorem_3_2(trained):
 
 def test_theorem_2_2_the_spurious_feature_is_learned_and_the_core_one_is_not():
     """Deng et al.: alpha 0.98, beta_c 0.2, beta_s 1, N 10,000, 600 iterations of GD, no bias, seeds 100-103."""
-    law, seen = PatchLaw(alpha=0.98, otherwise="opposite"), []
+    law, seen = PatchDistribution(alpha=0.98, otherwise="opposite"), []
     assert growth.first_learned(law.strong, law.weak, law.alpha) == "spurious"
     for seed in range(100, 104):
         split, features = law.sample(10_000, seed), torch.stack(law.directions(seed))
@@ -108,7 +108,7 @@ def test_theorem_2_2_the_spurious_feature_is_learned_and_the_core_one_is_not():
 
 def test_the_simulator_is_four_times_faster_than_the_module():
     """N 2,000, float32, one thread, 200 steps a round; the better of 8 interleaved rounds each."""
-    law = PatchLaw()
+    law = PatchDistribution()
     split, features = law.sample(2000, 0), torch.stack(law.directions(0))
     x, y, data, w0 = split.inputs, split.labels.float(), cubic.fold(split.inputs, split.labels), first(0)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from evenly.data.spiral import SpiralLaw, draw
+from evenly.data.spiral import SpiralDistribution, draw
 from evenly.theory import spiral
 
 pytestmark = pytest.mark.claims
@@ -29,7 +29,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def grid(
-    laws: Sequence[SpiralLaw],
+    laws: Sequence[SpiralDistribution],
     rhos: Sequence[float],
     batch_sizes: Sequence[int] = (5,),
     first: int = 500,
@@ -59,7 +59,7 @@ RHOS = (0.0, 0.75, 1.0, 1.5)
 def trained() -> tuple[spiral.Trajectory, float]:
     """4 rhos x seeds 0-7, recorded after every epoch, and the processor time."""
     started = time.process_time()
-    path, _ = grid([SpiralLaw()], RHOS, first=0, every=1)
+    path, _ = grid([SpiralDistribution()], RHOS, first=0, every=1)
     return path, time.process_time() - started
 
 
@@ -126,7 +126,7 @@ def test_effective_learning_rates_fall_less_for_the_hard_feature(trained: tuple[
 def test_both_effects_recover_most_of_the_gain(start: int) -> None:
     """Figure 7: rho 0.75, v*_hard at LSAM's median ratio, 64 seeds. Both together are most of it, not all."""
     seeds = [*range(start, start + 64)]
-    found = spiral.effects(*draw(SpiralLaw(), seeds), seeds=seeds, rho=0.75)
+    found = spiral.effects(*draw(SpiralDistribution(), seeds), seeds=seeds, rho=0.75)
     error = torch.stack(list(found.hard_error.values())).double()  # (5, 64)
     chosen = torch.randint(64, (2000, 64), generator=torch.Generator().manual_seed(0))
     sgd, lsam, *arms = error[:, chosen].mean(2)
@@ -146,7 +146,7 @@ def test_both_effects_recover_most_of_the_gain(start: int) -> None:
 def test_the_gain_is_there_from_270_degrees() -> None:
     """Figure 2: chi 90-450, seeds 500-507. Up to 180 degrees SGD learns the spiral, and nothing is left to gain."""
     chis, rhos = (90, 180, 270, 315, 360, 450), (0.0, 0.5, 1.0, 1.5)
-    _, error = grid([SpiralLaw(complexity=chi) for chi in chis], rhos)
+    _, error = grid([SpiralDistribution(complexity=chi) for chi in chis], rhos)
     error = error[:, 0].mean(-1)
     for chi, row in zip(chis, error, strict=True):
         print(f"\nchi {chi}, rho {rhos}: {shown(row)}", end="")
@@ -157,7 +157,7 @@ def test_the_gain_is_there_from_270_degrees() -> None:
 
 def test_a_radius_of_4_learns_nothing() -> None:
     """Figure 2's right end: the label is not learned, seeds 500-507."""
-    path, _ = grid([SpiralLaw()], [4.0])
+    path, _ = grid([SpiralDistribution()], [4.0])
     print(f"\nrho 4: label error {path.test_error[-1].mean():.2f}, hard {path.hard_error[-1].mean():.2f}")
     assert path.test_error[-1].mean() > 0.2
 
@@ -165,14 +165,14 @@ def test_a_radius_of_4_learns_nothing() -> None:
 def test_noise_leaves_the_gain_except_gaussian_noise_of_1() -> None:
     """Figure 10, "for all types of noise": seeds 500-507, the better of rho 1 and 1.5 against SGD."""
     laws = {
-        "label 0.1, both": SpiralLaw(label_noise=0.1),
-        "label 0.1, hard": SpiralLaw(label_noise=0.1, noise_on="hard"),
-        "gaussian 0.25, both": SpiralLaw(gaussian_noise=0.25),
-        "gaussian 0.25, hard": SpiralLaw(gaussian_noise=0.25, noise_on="hard"),
-        "dropout 0.4, both": SpiralLaw(dropout=0.4),
-        "dropout 0.4, hard": SpiralLaw(dropout=0.4, noise_on="hard"),
-        "gaussian 1, both": SpiralLaw(gaussian_noise=1.0),
-        "gaussian 1, hard": SpiralLaw(gaussian_noise=1.0, noise_on="hard"),
+        "label 0.1, both": SpiralDistribution(label_noise=0.1),
+        "label 0.1, hard": SpiralDistribution(label_noise=0.1, noise_on="hard"),
+        "gaussian 0.25, both": SpiralDistribution(gaussian_noise=0.25),
+        "gaussian 0.25, hard": SpiralDistribution(gaussian_noise=0.25, noise_on="hard"),
+        "dropout 0.4, both": SpiralDistribution(dropout=0.4),
+        "dropout 0.4, hard": SpiralDistribution(dropout=0.4, noise_on="hard"),
+        "gaussian 1, both": SpiralDistribution(gaussian_noise=1.0),
+        "gaussian 1, hard": SpiralDistribution(gaussian_noise=1.0, noise_on="hard"),
     }
     _, error = grid([*laws.values()], (0.0, 1.0, 1.5))
     error = error[:, 0].mean(-1)
@@ -186,7 +186,7 @@ def test_noise_leaves_the_gain_except_gaussian_noise_of_1() -> None:
 def test_large_batches_lose_the_gain() -> None:
     """Figure 11: batches of 5 to 150 for 15 epochs, seeds 500-507. Large radii suffer most."""
     sizes, rhos = (5, 10, 20, 50, 150), (0.0, 0.5, 1.0, 1.5)
-    _, error = grid([SpiralLaw()], rhos, sizes)
+    _, error = grid([SpiralDistribution()], rhos, sizes)
     error = error[0].mean(-1)
     for size, row in zip(sizes, error, strict=True):
         print(f"\nbatch {size}, rho {rhos}: {shown(row)}", end="")

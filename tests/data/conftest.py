@@ -1,8 +1,31 @@
-"""Property tests draw the same cases every time: a failure here is a failure everywhere."""
+"""Property tests draw the same cases every time; tests leave nothing in the user's own cache and find no published data
+but what they write."""
 
-from __future__ import annotations
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from evenly import EvenlyError
 
 settings.register_profile("evenly", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("evenly")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache_and_no_data(monkeypatch, tmp_path_factory, request):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user-cache")))
+    if Path(request.path).name != "test_real.py":
+        monkeypatch.delenv("EVENLY_DATA", raising=False)
+
+
+@pytest.fixture
+def refused():
+    """Make a call that must raise an EvenlyError of one line."""
+
+    def check(message, call, *arguments, **options):
+        with pytest.raises(EvenlyError, match=message) as refusal:
+            call(*arguments, **options)
+        assert "\n" not in str(refusal.value)
+
+    return check

@@ -1,7 +1,5 @@
 """The table that images, texts and numbers have in common: rows, numbered values, groups of columns, drawn splits."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 from itertools import product
@@ -33,7 +31,7 @@ def by(spec):
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
-def test_cells_are_stripped_and_lines_are_those_of_the_file(tmp_path: Path, name: str) -> None:
+def test_cells_are_stripped_and_lines_are_those_of_the_file(tmp_path, name):
     text = '\ufefftext , label\n\n"two\nlines, one cell", a\n x ,b \n'
     opened = gzip.open if name.endswith(".gz") else open
     with opened(tmp_path / name, "wt", encoding="utf-8", newline="") as file:
@@ -43,7 +41,7 @@ def test_cells_are_stripped_and_lines_are_those_of_the_file(tmp_path: Path, name
     assert rows.lines == [4, 5]
 
 
-def test_a_column_is_found_by_its_name_or_the_only_one_like_it(tmp_path: Path) -> None:
+def test_a_column_is_found_by_its_name_or_the_only_one_like_it(tmp_path):
     (tmp_path / "a.csv").write_text("Text,label,Label\nx,1,2\n")
     rows = read_rows(tmp_path / "a.csv")
     assert rows.called("text") == "Text"
@@ -53,7 +51,7 @@ def test_a_column_is_found_by_its_name_or_the_only_one_like_it(tmp_path: Path) -
     assert list(rows.columns) == ["label", "Label"]
 
 
-def test_a_long_cell_is_read_and_the_limit_of_csv_stays(tmp_path: Path) -> None:
+def test_a_long_cell_is_read_and_the_limit_of_csv_stays(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\n" + "x" * 200_000 + ",1\n")
     csv.field_size_limit(131_072)
     assert len(read_rows(tmp_path / "a.csv").columns["text"][0]) == 200_000
@@ -64,14 +62,14 @@ REFUSED = {
     "a column twice": (b"x,label,x\n1,a,2\n", "has 2 columns called 'x'; give each a name of its own"),
     "a column without a name": (b",label\n1,a\n", "has 1 columns called ''"),
     "no rows": (b"x,label\n", "has a header and no rows; add a row for each example"),
-    "a short row": (b"x,label\n1,a\n2\n", "line 3 of .* has 1 cells for 2 columns; mend it"),
+    "a short row": (b"x,label\n1,a\n2\n", "line 3 of .* has 1 cells for 2 columns; correct it"),
     "another encoding": ("x,label\n1,Bär\n".encode("latin-1"), "cannot be read as a table .*; save it as CSV in UTF-8"),
     "an open quote": (b'x,label\n"1,a\n', "cannot be read as a table"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_file_that_is_no_table_is_refused_in_a_line(tmp_path: Path, case: str) -> None:
+def test_a_file_that_is_no_table_is_refused_in_a_line(tmp_path, case):
     content, message = REFUSED[case]
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(EvenlyError, match=message) as refusal:
@@ -80,7 +78,7 @@ def test_a_file_that_is_no_table_is_refused_in_a_line(tmp_path: Path, case: str)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
-def test_a_file_that_is_not_there_or_not_packed_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_there_or_not_packed_is_refused(tmp_path, name):
     with pytest.raises(EvenlyError, match=r"there is no file .*; give a CSV file with a header"):
         read_rows(tmp_path / name)
     if name.endswith(".gz"):
@@ -90,13 +88,13 @@ def test_a_file_that_is_not_there_or_not_packed_is_refused(tmp_path: Path, name:
                 read_rows(tmp_path / name)
 
 
-def test_numbers_are_in_order_of_value_and_names_of_the_alphabet() -> None:
+def test_numbers_are_in_order_of_value_and_names_of_the_alphabet():
     assert numbered(["10", "9", "-1", "9"])[0] == ["-1", "9", "10"]
     assert numbered(["10", "9", "-1", "9"])[1].tolist() == [2, 1, 0, 1]
     assert numbered(["b", "10", "9"])[0] == ["10", "9", "b"]
 
 
-def test_splits_are_known_by_several_names_or_refused_by_line(tmp_path: Path) -> None:
+def test_splits_are_known_by_several_names_or_refused_by_line(tmp_path):
     (tmp_path / "a.csv").write_text("x,Split\n1,Train\n2,val\n3,valid\n4,validation\n5,TEST\n")
     rows = read_rows(tmp_path / "a.csv")
     found = splits_in(rows)
@@ -113,7 +111,7 @@ def test_splits_are_known_by_several_names_or_refused_by_line(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("spec", ["place", "label,place", "place,label", "label,place,male", "label"])
-def test_groups_are_the_combinations_of_the_columns(spec: str) -> None:
+def test_groups_are_the_combinations_of_the_columns(spec):
     used = spec.split(",")
     values = {"label": CLASSES} | {name: [f"{name} {value}" for value in NAMES[name]] for name in COLUMNS}
     combinations = list(product(*(range(len(values[name])) for name in used)))
@@ -125,7 +123,7 @@ def test_groups_are_the_combinations_of_the_columns(spec: str) -> None:
         assert combinations[group] == here
 
 
-def test_overlapping_groups_serve_evaluation_and_combinations_the_methods() -> None:
+def test_overlapping_groups_serve_evaluation_and_combinations_the_methods():
     found = by("label,male+old")
     assert found.evaluation_names == ["land, male", "water, male", "land, old", "water, old"]
     expected = [[LABELS[i] == k and COLUMNS[n][i] == 1 for n in ("male", "old") for k in (0, 1)] for i in range(6)]
@@ -151,19 +149,19 @@ def test_overlapping_groups_serve_evaluation_and_combinations_the_methods() -> N
         ("male+old,place+male", "cannot be read"),
     ],
 )
-def test_groups_that_cannot_be_made_are_refused(spec: str, message: str) -> None:
+def test_groups_that_cannot_be_made_are_refused(spec, message):
     with pytest.raises(EvenlyError, match=message.replace("+", r"\+")):
         by(spec)
 
 
-def test_too_many_combinations_are_refused() -> None:
+def test_too_many_combinations_are_refused():
     many = {name: np.arange(6) for name in "abcdef"}
     names = {name: [str(k) for k in range(10)] for name in many}
     with pytest.raises(EvenlyError, match="groups 'a,b,c,d,e,f' make 1000000 combinations, more than 100000"):
         grouped("a,b,c,d,e,f", LABELS, CLASSES, many, names)
 
 
-def test_a_lone_attribute_of_few_values_makes_groups_by_itself() -> None:
+def test_a_lone_attribute_of_few_values_makes_groups_by_itself():
     assert usual_groups({"place": ["sea", "wood"]}) == "label,place"
     assert usual_groups({"place": ["sea", "wood"], "male": ["0", "1"]}) is None
     assert usual_groups({}) is None
@@ -182,7 +180,7 @@ def test_a_lone_attribute_of_few_values_makes_groups_by_itself() -> None:
     st.sampled_from([0.0, 0.2, 0.5]),
     st.integers(0, 9),
 )
-def test_every_stratum_has_its_share_of_every_split(strata, validation, test, seed) -> None:
+def test_every_stratum_has_its_share_of_every_split(strata, validation, test, seed):
     strata = np.array(strata)
     try:
         splits = divided(strata, None, validation, test, seed)
@@ -196,14 +194,14 @@ def test_every_stratum_has_its_share_of_every_split(strata, validation, test, se
             assert abs((members == name).sum() - share * len(members)) <= 1
 
 
-def test_the_seed_decides_and_defaults_are_60_20_20() -> None:
+def test_the_seed_decides_and_defaults_are_60_20_20():
     strata = np.repeat([0, 1], 50)
     first, other = divided(strata, None, None, None, 0), divided(strata, None, None, None, 1)
     assert [(first == name).sum() for name in ("train", "validation", "test")] == [60, 20, 20]
     assert not np.array_equal(first, other)
 
 
-def test_splits_as_given_stay_and_validation_comes_from_train() -> None:
+def test_splits_as_given_stay_and_validation_comes_from_train():
     given_splits = np.array(["train"] * 10 + ["test"] * 4)
     strata = np.arange(14) % 2
     assert np.array_equal(divided(strata, given_splits, None, None, 0), given_splits)
@@ -216,7 +214,7 @@ def test_splits_as_given_stay_and_validation_comes_from_train() -> None:
 @pytest.mark.parametrize(
     ("given_splits", "validation", "test", "message"),
     [
-        (None, 0.5, 0.5, "validation 0.5 and a test share of 0.5 leave nothing to train on; give less"),
+        (None, 0.5, 0.5, "validation 0.5 and test 0.5 leave nothing to train on; give smaller"),
         (None, 0.02, None, "a share of 0.02 of 10 examples leaves the validation split empty; give a larger share"),
         (None, None, 0.01, "a share of 0.01 of 10 examples leaves the test split empty"),
         (None, 0.5, 0.49, "leaves the train split empty"),
@@ -229,13 +227,13 @@ def test_splits_as_given_stay_and_validation_comes_from_train() -> None:
         (["test"] * 10, None, None, "no example is in the train split"),
     ],
 )
-def test_shares_that_leave_a_split_empty_are_refused(given_splits, validation, test, message) -> None:
+def test_shares_that_leave_a_split_empty_are_refused(given_splits, validation, test, message):
     splits = None if given_splits is None else np.array(given_splits)
     with pytest.raises(EvenlyError, match=message):
         divided(np.zeros(10, dtype=np.int64), splits, validation, test, 0)
 
 
-def test_a_label_missing_from_a_split_is_refused() -> None:
+def test_a_label_missing_from_a_split_is_refused():
     splits = np.array(["train", "train", "test"])
     with pytest.raises(EvenlyError, match=r"label 'b' has no row in the test split of a.csv \(train 1, test 0\); add"):
         check_classes(Path("a.csv"), ["a", "b"], np.array([0, 1, 0]), splits, drawn=False)

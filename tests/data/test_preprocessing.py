@@ -117,7 +117,7 @@ def test_texts_come_from_a_list_a_column_or_a_frame(tmp_path):
     assert read_examples(data.preprocessing, new, CLASSES).labels.tolist() == [0, 1]
     with pytest.raises(EvenlyError, match="has no column 'review'"):
         read_examples(data.preprocessing, table_of_numbers(tmp_path), CLASSES)
-    with pytest.raises(EvenlyError, match="text 1 is a float; give strings"):
+    with pytest.raises(EvenlyError, match=r"is a float|got a float"):
         read_examples(data.preprocessing, ["good", 1.5], CLASSES)
 
 
@@ -204,7 +204,7 @@ def test_a_folder_of_loose_images_has_no_labels_and_a_table_may_name_them(folder
     assert torch.equal(named.inputs, examples.inputs[[2, 0]])
     assert named.labels.tolist() == [1, 0]
     (loose / "metadata.csv").write_text("file\n../yes/0.png\n")
-    with pytest.raises(EvenlyError, match="which lies outside"):
+    with pytest.raises(EvenlyError, match=r"line 2 of .* lies outside"):
         read_examples(preprocessing, loose, CLASSES)
 
 

@@ -1,52 +1,49 @@
-"""The spiral law against its definition: the line, the arm point by point, three kinds of noise, balanced sets."""
-
-from __future__ import annotations
+"""The spiral data against its definition: the line, the arm point by point, three kinds of noise, balanced sets."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from evenly import EvenlyError
-from evenly.data.spiral import SpiralLaw, draw, probing_errors, spiral
+from evenly.data.spiral import SpiralDistribution, draw, probing_errors, spiral
 
 N = 4000
 
 
-def parts(law: SpiralLaw, seed: int = 1, count: int = N, split: str = "train") -> tuple[Tensor, Tensor, Tensor]:
+def parts(distribution, seed=1, count=N, split="train"):
     """Labels ±1 (N,), easy and hard feature (N, 2), in float64."""
-    (x, y), _ = draw(law, [seed], n=count, held_out=1, dtype=torch.float64)
+    (x, y), _ = draw(distribution, [seed], n=count, held_out=1, dtype=torch.float64)
     if split == "test":
-        _, (x, y) = draw(law, [seed], n=1, held_out=count, dtype=torch.float64)
+        _, (x, y) = draw(distribution, [seed], n=1, held_out=count, dtype=torch.float64)
     return y[0], x[0, :, :2], x[0, :, 2:]
 
 
-def uniform(values: Tensor) -> bool:
+def uniform(values):
     """Kolmogorov-Smirnov against U(0, 1), at a level of about 1e-3."""
     ranks = torch.arange(1, len(values) + 1, dtype=values.dtype) / len(values)
     gap = (values.sort().values - ranks).abs().max()
     return bool((values >= 0).all() and (values <= 1).all() and gap < 1.95 / math.sqrt(len(values)))
 
 
-def near(count: Any, draws: int, probability: float) -> bool:
+def near(count, draws, probability):
     """Within five standard deviations of a binomial."""
     return abs(float(count) - draws * probability) <= 5 * math.sqrt(draws * probability * (1 - probability)) + 1e-9
 
 
-def test_the_easy_feature_lies_on_the_label_s_half_of_a_line() -> None:
-    y, easy, _ = parts(SpiralLaw(a_easy=3.0))
+def test_the_easy_feature_lies_on_the_label_s_half_of_a_line():
+    y, easy, _ = parts(SpiralDistribution(a_easy=3.0))
     assert torch.equal(easy[:, 0], easy[:, 1])
     assert uniform(y * easy[:, 0] / 3.0)
     assert near((y > 0).sum(), N, 0.5)
 
 
 @pytest.mark.parametrize(("complexity", "a_hard"), [(315.0, 0.25), (90.0, 1.5)])
-def test_the_hard_feature_lies_on_an_arm_and_its_antipode(complexity: float, a_hard: float) -> None:
+def test_the_hard_feature_lies_on_an_arm_and_its_antipode(complexity, a_hard):
     """A spiral of nearly no angle is a point, and leaves the uniform noise: what it leaves of another is the arm."""
-    y, _, hard = parts(SpiralLaw(complexity=complexity, a_hard=a_hard))
-    _, _, point = parts(SpiralLaw(complexity=1e-9, a_hard=1.0))
+    y, _, hard = parts(SpiralDistribution(complexity=complexity, a_hard=a_hard))
+    _, _, point = parts(SpiralDistribution(complexity=1e-9, a_hard=1.0))
     noise = y[:, None] * point
     assert uniform(2 * noise[:, 0])
     assert uniform(2 * noise[:, 1])
@@ -57,23 +54,23 @@ def test_the_hard_feature_lies_on_an_arm_and_its_antipode(complexity: float, a_h
     assert abs(torch.corrcoef(torch.stack([r, noise[:, 0], noise[:, 1], y]))[0, 1:]).max() < 5 / math.sqrt(N)
 
 
-def test_the_features_are_independent_given_the_label() -> None:
-    y, easy, hard = parts(SpiralLaw())
+def test_the_features_are_independent_given_the_label():
+    y, easy, hard = parts(SpiralDistribution())
     pairs = torch.stack([y * easy[:, 0], *(y[:, None] * hard).T])
     assert torch.corrcoef(pairs)[0, 1:].abs().max() < 5 / math.sqrt(N)
 
 
-def test_the_arms_do_not_meet_at_315_degrees() -> None:
+def test_the_arms_do_not_meet_at_315_degrees():
     """The nearest of 4,000 other points has the same label."""
-    (y, _, hard), (y_test, _, hard_test) = parts(SpiralLaw(), 1), parts(SpiralLaw(), 2, 1000)
+    (y, _, hard), (y_test, _, hard_test) = parts(SpiralDistribution(), 1), parts(SpiralDistribution(), 2, 1000)
     nearest = torch.cdist(hard_test, hard).argmin(1)
     assert int((y[nearest] != y_test).sum()) <= 1
 
 
 @pytest.mark.parametrize("noise_on", ["both", "hard"])
-def test_label_noise_turns_features_and_leaves_labels(noise_on: Any) -> None:
-    law = SpiralLaw(label_noise=0.1, noise_on=noise_on)
-    (y, *clean), (y_noisy, *noisy) = parts(law.clean), parts(law)
+def test_label_noise_turns_features_and_leaves_labels(noise_on):
+    distribution = SpiralDistribution(label_noise=0.1, noise_on=noise_on)
+    (y, *clean), (y_noisy, *noisy) = parts(distribution.clean), parts(distribution)
     assert torch.equal(y, y_noisy)
     turned = []
     for before, after in zip(clean, noisy, strict=True):
@@ -83,31 +80,31 @@ def test_label_noise_turns_features_and_leaves_labels(noise_on: Any) -> None:
     assert near(turned[0].sum(), N, 0.1 if noise_on == "both" else 0)
     assert near(turned[1].sum(), N, 0.1)
     assert near((turned[0] & turned[1]).sum(), N, 0.01 if noise_on == "both" else 0)
-    split = law.sample(N, 1)
+    split = distribution.sample(N, 1)
     for name, flipped in zip(("easy", "hard"), turned, strict=True):
         assert torch.equal(split.attributes[name] != split.labels, flipped)
 
 
 @pytest.mark.parametrize("noise_on", ["both", "hard"])
-def test_dropout_sets_features_to_zero(noise_on: Any) -> None:
-    law = SpiralLaw(dropout=0.4, noise_on=noise_on)
-    (_, *clean), (_, *noisy) = parts(law.clean), parts(law)
+def test_dropout_sets_features_to_zero(noise_on):
+    distribution = SpiralDistribution(dropout=0.4, noise_on=noise_on)
+    (_, *clean), (_, *noisy) = parts(distribution.clean), parts(distribution)
     for k, (before, after) in enumerate(zip(clean, noisy, strict=True)):
         gone = (after == 0).all(1)
         assert torch.equal(after[~gone], before[~gone])
         assert near(gone.sum(), N, 0.4 if noise_on == "both" or k == 1 else 0)
-        split = law.sample(N, 1)
+        split = distribution.sample(N, 1)
         assert torch.equal(split.attributes[("easy", "hard")[k]] == 2, gone)
         if k == 0:
             assert torch.equal(split.groups % 2 == 1, gone)
 
 
 @pytest.mark.parametrize("noise_on", ["both", "hard"])
-def test_gaussian_noise_is_added_last(noise_on: Any) -> None:
+def test_gaussian_noise_is_added_last(noise_on):
     """After scale, sign and dropout (eq. 45)."""
-    law = SpiralLaw(gaussian_noise=0.7, label_noise=0.1, dropout=0.2, noise_on=noise_on)
-    before = parts(SpiralLaw(label_noise=0.1, dropout=0.2, noise_on=noise_on))
-    added = torch.cat([a - b for a, b in zip(parts(law)[1:], before[1:], strict=True)], 1)
+    distribution = SpiralDistribution(gaussian_noise=0.7, label_noise=0.1, dropout=0.2, noise_on=noise_on)
+    before = parts(SpiralDistribution(label_noise=0.1, dropout=0.2, noise_on=noise_on))
+    added = torch.cat([a - b for a, b in zip(parts(distribution)[1:], before[1:], strict=True)], 1)
     if noise_on == "hard":
         assert bool((added[:, :2] == 0).all())
         added = added[:, 2:]
@@ -118,9 +115,9 @@ def test_gaussian_noise_is_added_last(noise_on: Any) -> None:
     assert torch.corrcoef(added.T).triu(1).abs().max() < 5 / math.sqrt(N)
 
 
-def test_held_out_points_are_free_of_noise() -> None:
-    law = SpiralLaw(label_noise=0.3, gaussian_noise=1.0, dropout=0.3)
-    for noisy, clean in zip(parts(law, split="test"), parts(law.clean, split="test"), strict=True):
+def test_held_out_points_are_free_of_noise():
+    distribution = SpiralDistribution(label_noise=0.3, gaussian_noise=1.0, dropout=0.3)
+    for noisy, clean in zip(parts(distribution, split="test"), parts(distribution.clean, split="test"), strict=True):
         assert torch.equal(noisy, clean)
     data = spiral(label_noise=0.3, gaussian_noise=1.0, dropout=0.3)
     assert torch.equal(data.test.inputs, spiral().test.inputs)
@@ -128,8 +125,8 @@ def test_held_out_points_are_free_of_noise() -> None:
     assert not torch.equal(data.train.inputs, spiral().train.inputs)
 
 
-def test_balanced_sets_part_the_features_and_label_by_the_hard_one() -> None:
-    split, plain = SpiralLaw().sample(N, 3, balanced=True), SpiralLaw().sample(N, 3)
+def test_balanced_sets_part_the_features_and_label_by_the_hard_one():
+    split, plain = SpiralDistribution().sample(N, 3, balanced=True), SpiralDistribution().sample(N, 3)
     easy, hard = split.attributes["easy"], split.attributes["hard"]
     assert torch.equal(hard, split.labels)
     assert all(near(((easy == a) & (hard == b)).sum(), N, 0.25) for a in (0, 1) for b in (0, 1))
@@ -139,28 +136,28 @@ def test_balanced_sets_part_the_features_and_label_by_the_hard_one() -> None:
     assert plain.groups.unique().tolist() == [0, 2]
 
 
-def test_draws_are_stacked_by_run_and_decided_by_seed_and_split() -> None:
-    laws = [SpiralLaw(), SpiralLaw(complexity=90), SpiralLaw()]
-    (x, y), (x_test, y_test) = draw(laws, [4, 4, 5], n=50, held_out=70)
+def test_draws_are_stacked_by_run_and_decided_by_seed_and_split():
+    distributions = [SpiralDistribution(), SpiralDistribution(complexity=90), SpiralDistribution()]
+    (x, y), (x_test, y_test) = draw(distributions, [4, 4, 5], n=50, held_out=70)
     assert [tuple(t.shape) for t in (x, y, x_test, y_test)] == [(3, 50, 4), (3, 50), (3, 70, 4), (3, 70)]
     assert x.dtype == y.dtype == torch.float32
-    sample = SpiralLaw(complexity=90).sample(50, 4)
+    sample = SpiralDistribution(complexity=90).sample(50, 4)
     assert torch.equal(sample.inputs, x[1])
     assert torch.equal(2 * sample.labels - 1, y[1].long())
     assert torch.equal(x[0, :, :2], x[1, :, :2])
     assert not torch.equal(x[0, :, 2:], x[1, :, 2:])
     assert not torch.equal(x[0], x[2])
-    train, test = (SpiralLaw().sample(50, 4, split) for split in ("train", "test"))
+    train, test = (SpiralDistribution().sample(50, 4, split) for split in ("train", "test"))
     assert float(torch.cdist(train.inputs, test.inputs).min()) > 0
     assert not torch.equal(train.labels, test.labels)
 
 
-def test_the_data_set_meets_the_contract() -> None:
+def test_the_data_set_meets_the_contract():
     state = torch.get_rng_state()
     data = spiral(n=80, complexity=200.0, seed=3)
     assert torch.equal(state, torch.get_rng_state())
     assert {name: len(split) for name, split in data.splits.items()} == {"train": 80, "validation": 1000, "test": 1000}
-    assert data.options == {"n": 80, "seed": 3, **vars(SpiralLaw(complexity=200.0))}
+    assert data.options == {"n": 80, "seed": 3, **vars(SpiralDistribution(complexity=200.0))}
     assert data.group_count == len(data.group_names or ()) == 4
     assert data.train.groups.unique().tolist() == [0, 2]
     assert data.test.groups.unique().tolist() == [0, 1, 2, 3]
@@ -171,19 +168,19 @@ def test_the_data_set_meets_the_contract() -> None:
 class Reads(nn.Module):
     """Answers by the sign of the first coordinate: right on the easy feature, always 0 without it."""
 
-    def __init__(self, logits: int) -> None:
+    def __init__(self, logits):
         super().__init__()
         self.scale, self.logits, self.norm = nn.Parameter(torch.ones(())), logits, nn.BatchNorm1d(4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         self.norm(x)
         z = self.scale * x[:, 0] - 1e-9
         return z if self.logits == 0 else z[:, None] if self.logits == 1 else torch.stack([-z, z], 1)
 
 
 @pytest.mark.parametrize("logits", [0, 1, 2])
-def test_probing_errors_ask_for_one_feature_at_a_time_and_leave_the_model_alone(logits: int) -> None:
-    split, model = SpiralLaw().sample(1000, 5, balanced=True), Reads(logits)
+def test_probing_errors_ask_for_one_feature_at_a_time_and_leave_the_model_alone(logits):
+    split, model = SpiralDistribution().sample(1000, 5, balanced=True), Reads(logits)
     running = model.norm.running_mean.clone()
     errors = probing_errors(model, split)
     assert errors["easy_probing_error"] == 0
@@ -195,10 +192,10 @@ def test_probing_errors_ask_for_one_feature_at_a_time_and_leave_the_model_alone(
     assert data.observe(model) == probing_errors(model, data.validation)
 
 
-def test_probing_errors_read_a_representation_where_there_is_one() -> None:
+def test_probing_errors_read_a_representation_where_there_is_one():
     model = Reads(0)
     model.representation = lambda x: torch.stack([-x[:, 0], 1 + 0 * x[:, 2]], 1)
-    split = SpiralLaw().sample(500, 5, balanced=True)
+    split = SpiralDistribution().sample(500, 5, balanced=True)
     errors = probing_errors(model, split)
     assert errors["easy_probing_error"] == 1
     assert errors["hard_probing_error"] == pytest.approx(1 - split.labels.double().mean().item())
@@ -207,29 +204,31 @@ def test_probing_errors_read_a_representation_where_there_is_one() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"complexity": 0.0}, "complexity 0.0 leaves no feature; give a positive number"),
-        ({"a_easy": -1.0}, "a_easy -1.0 leaves no feature; give a positive number"),
-        ({"a_hard": math.inf}, "a_hard inf leaves no feature; give a positive number"),
-        ({"label_noise": 1.1}, r"label_noise 1.1 is not a probability; give a number in \[0, 1\]"),
-        ({"dropout": -0.1}, r"dropout -0.1 is not a probability; give a number in \[0, 1\]"),
-        ({"gaussian_noise": math.nan}, "gaussian_noise nan is no standard deviation; give a number from 0"),
-        ({"noise_on": "easy"}, "noise_on 'easy' is not known; give 'both' or 'hard'"),
-        ({"n": 0}, "n 0 leaves the train set empty; give at least 1"),
+        ({"complexity": 0.0}, "complexity must be a finite number above 0, got 0.0"),
+        ({"a_easy": -1.0}, "a_easy must be a finite number above 0, got -1.0"),
+        ({"a_hard": math.inf}, "a_hard must be a finite number above 0, got inf"),
+        ({"label_noise": 1.1}, "label_noise must be a probability from 0 to 1, got 1.1"),
+        ({"dropout": -0.1}, "dropout must be a probability from 0 to 1, got -0.1"),
+        ({"gaussian_noise": math.nan}, "gaussian_noise must be a finite number of at least 0, got nan"),
+        ({"noise_on": "easy"}, "noise_on must be 'both' or 'hard', got 'easy'"),
+        ({"n": 0}, "n must be at least 1, got 0 for the train set"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(options: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_drawn_is_refused(options, message):
     with pytest.raises(EvenlyError, match=f"^{message}$"):
         spiral(**options)
 
 
-@pytest.mark.parametrize(("laws", "seeds"), [([SpiralLaw()] * 2, [0]), (SpiralLaw(), [])])
-def test_laws_and_seeds_must_go_together(laws: Any, seeds: list[int]) -> None:
-    with pytest.raises(EvenlyError, match=r"laws for \d seeds; give one law, or one for each of 1 or more seeds$"):
-        draw(laws, seeds)
+@pytest.mark.parametrize(("distributions", "seeds"), [([SpiralDistribution()] * 2, [0]), (SpiralDistribution(), [])])
+def test_distributions_and_seeds_must_go_together(distributions, seeds):
+    with pytest.raises(
+        EvenlyError, match=r"distributions for \d seeds; give one distribution, or one for each of 1 or more seeds$"
+    ):
+        draw(distributions, seeds)
 
 
-def test_what_is_said_of_the_data_is_true_of_its_noise() -> None:
-    assert "each of the two features tells the class. In validation" in spiral(noise_on="hard").about
+def test_what_is_said_of_the_data_is_true_of_its_noise():
+    assert "each of the two features predicts the class. In validation" in spiral(noise_on="hard").about
     for noise in ("label_noise", "dropout", "gaussian_noise"):
-        assert "tells the class, but for the noise on each. In validation" in spiral(**{noise: 0.4}).about
-        assert "tells the class, but for the noise on the spiral. In" in spiral(**{noise: 0.4}, noise_on="hard").about
+        assert "predicts the class, but for the noise on each. In validation" in spiral(**{noise: 0.4}).about
+        assert "class, but for the noise on the spiral. In" in spiral(**{noise: 0.4}, noise_on="hard").about

@@ -1,10 +1,7 @@
 """Texts and numbers from a CSV file."""
 
-from __future__ import annotations
-
 import gzip
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from evenly.data.tables import table
 CITIES = ("rome", "oslo")
 
 
-def numbers(path: Path, rows: int = 40) -> list[dict[str, str]]:
+def numbers(path, rows=40):
     """A table of numbers with known rows: two features, one of them constant, a city, a label; and a split."""
     draw = np.random.default_rng(3)
     made = [
@@ -35,13 +32,13 @@ def numbers(path: Path, rows: int = 40) -> list[dict[str, str]]:
     return made
 
 
-def write(path: Path, rows: list[dict[str, str]]) -> Path:
+def write(path, rows):
     lines = [",".join(rows[0]), *(",".join(f'"{cell}"' for cell in row.values()) for row in rows)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
-def reviews(path: Path, count: int = 40) -> Path:
+def reviews(path, count=40):
     words = ("bad", "good")
     return write(
         path,
@@ -55,7 +52,7 @@ def reviews(path: Path, count: int = 40) -> Path:
 # Numbers
 
 
-def test_features_are_standardised_by_the_training_rows(tmp_path: Path) -> None:
+def test_features_are_standardised_by_the_training_rows(tmp_path):
     rows = numbers(tmp_path / "people.csv")
     data = table(tmp_path / "people.csv")
     assert data.feature_names == ["age", "one", "pay"]
@@ -80,7 +77,7 @@ def test_features_are_standardised_by_the_training_rows(tmp_path: Path) -> None:
     assert data.options["mean"] == data.mean
 
 
-def test_a_column_that_groups_or_is_called_an_attribute_is_no_feature(tmp_path: Path) -> None:
+def test_a_column_that_groups_or_is_called_an_attribute_is_no_feature(tmp_path):
     numbers(tmp_path / "people.csv")
     data = table(tmp_path / "people.csv", groups="one")
     assert data.feature_names == ["age", "pay"]
@@ -101,7 +98,7 @@ def test_a_column_that_groups_or_is_called_an_attribute_is_no_feature(tmp_path: 
     assert table(tmp_path / "people.csv", attributes="", groups="label").train.attributes == {}
 
 
-def test_missing_numbers_are_refused_by_line_or_become_the_training_mean(tmp_path: Path) -> None:
+def test_missing_numbers_are_refused_by_line_or_become_the_training_mean(tmp_path):
     rows = numbers(tmp_path / "people.csv")
     rows[2]["age"], rows[5]["pay"], rows[30]["age"] = "", "NA", "nan"
     path = write(tmp_path / "people.csv", rows)
@@ -123,7 +120,7 @@ def test_missing_numbers_are_refused_by_line_or_become_the_training_mean(tmp_pat
     assert data.train.inputs[3, 0] == pytest.approx((float(rows[3]["age"]) - data.mean[0]) / data.std[0], rel=1e-5)
 
 
-def test_whole_labels_and_drawn_splits(tmp_path: Path) -> None:
+def test_whole_labels_and_drawn_splits(tmp_path):
     path = write(tmp_path / "a.csv", [{"x": str(i), "label": str((2, 10)[i % 2])} for i in range(40)])
     data = table(path, validation=0.1, test=0.4)
     assert data.class_names == ["2", "10"]
@@ -133,7 +130,7 @@ def test_whole_labels_and_drawn_splits(tmp_path: Path) -> None:
     assert table(path).fingerprint() == same.fingerprint() != other.fingerprint()
 
 
-def test_a_folder_or_a_name_is_read_as_what_its_table_holds(tmp_path: Path) -> None:
+def test_a_folder_or_a_name_is_read_as_what_its_table_holds(tmp_path):
     (tmp_path / "texts").mkdir()
     reviews(tmp_path / "texts" / "metadata.csv")
     assert isinstance(load(tmp_path / "texts").train.inputs, Texts)
@@ -152,7 +149,7 @@ def test_a_folder_or_a_name_is_read_as_what_its_table_holds(tmp_path: Path) -> N
 # Texts
 
 
-def test_texts_stay_as_they_are_and_other_columns_are_attributes(tmp_path: Path) -> None:
+def test_texts_stay_as_they_are_and_other_columns_are_attributes(tmp_path):
     data = table(reviews(tmp_path / "reviews.csv"))
     assert isinstance(data.train.inputs, Texts)
     assert data.train.example_shape == ()
@@ -172,7 +169,7 @@ def test_texts_stay_as_they_are_and_other_columns_are_attributes(tmp_path: Path)
         assert min(counts) >= 1
 
 
-def test_overlapping_groups_of_columns_of_yes_and_no(tmp_path: Path) -> None:
+def test_overlapping_groups_of_columns_of_yes_and_no(tmp_path):
     rows = [
         {"text": f"t{i}", "label": "ab"[i % 2], "old": str(i // 2 % 2), "tall": ("no", "Yes")[i // 4 % 2]}
         for i in range(80)
@@ -189,14 +186,14 @@ def test_overlapping_groups_of_columns_of_yes_and_no(tmp_path: Path) -> None:
         assert split.groups.bincount(minlength=8).min() >= 1
 
 
-def test_a_change_of_a_text_changes_the_fingerprint() -> None:
+def test_a_change_of_a_text_changes_the_fingerprint():
     assert Texts(["ab", "c"]).fingerprint() != Texts(["a", "bc"]).fingerprint()
     assert Texts(["ab", "c"]).fingerprint() == Texts(["ab", "c"]).fingerprint()
-    with pytest.raises(EvenlyError, match="text 1 is a float; give strings"):
-        Texts(["a", 2.0])  # type: ignore[list-item]
+    with pytest.raises(EvenlyError, match="texts must be strings, got a float at 1"):
+        Texts(["a", 2.0])
 
 
-def test_columns_of_other_names_and_packed_files(tmp_path: Path) -> None:
+def test_columns_of_other_names_and_packed_files(tmp_path):
     plain = "comment,Label,When\n" + "".join(f"word {i},{'BAD' if i % 2 else 'FINE'},{i}\n" for i in range(60))
     with gzip.open(tmp_path / "c.csv.gz", "wt", encoding="utf-8") as file:
         file.write(plain)
@@ -210,75 +207,55 @@ def test_columns_of_other_names_and_packed_files(tmp_path: Path) -> None:
 # Errors
 
 PLAIN = "x,label\n" + "".join(f"{i},{'ab'[i % 2]}\n" for i in range(10))
-REFUSED = {
-    "no label": ("x,class\n1,a\n", {}, r"has no column 'label' \(found: 'x', 'class'\); add it, or name the right one"),
-    "no such label": (PLAIN, {"label": "y"}, "has no column 'y'"),
-    "one label": ("x,label\n1,a\n2,a\n", {}, "label is 'a' in every row of .*; there is nothing to tell apart: name"),
-    "labels without end": (
+TEXTS = "text,label\nu,a\nv,b\n"
+SPLIT = "x,label,split\n1,a,train\n2,b,train\n"
+LACKING = "x,z,label,split\n" + "1,,a,train\n2,,b,train\n" * 4 + "1,3,a,test\n2,4,b,test\n" * 3
+REFUSED = [
+    ("x,class\n1,a\n", {}, r"has no column 'label' \(found: 'x', 'class'\); add it, or name the right one"),
+    (PLAIN, {"label": "y"}, "has no column 'y'"),
+    ("x,label\n1,a\n2,a\n", {}, "label is 'a' in every row of .*; there is nothing to tell apart: name"),
+    (
         "x,label\n" + "".join(f"{i},{i / 7}\n" for i in range(10)),
         {},
         "label has 10 values in 10 rows of .*, too many for classes; name another column",
     ),
-    "an empty label": ("x,label\n1,a\n2,\n", {}, "line 3 of .* has no label; fill it in or remove the row"),
-    "an empty text": ("text,label\nx,a\n  ,b\n", {}, "line 3 of .* has no text; fill it in or remove the row"),
-    "no such text": (PLAIN, {"text": "comment"}, "has no column 'comment'"),
-    "no such group": (PLAIN, {"groups": "place"}, "called 'place' in .*; there are: label, x"),
-    "no such attribute": (PLAIN, {"attributes": "place"}, "no attribute of .* is called 'place'; there are: x"),
-    "an empty attribute": ("x,label,c\n1,a,u\n2,b,\n", {}, "line 3 of .* has no c"),
-    "neither texts nor numbers": (
-        "c,label\nu,a\nv,b\n",
-        {},
-        r"neither a column of texts nor one of numbers \(found: 'c'\); name the texts with text=COLUMN",
-    ),
-    "a word among numbers": (
+    ("x,label\n1,a\n2,\n", {}, "line 3 of .* has no label; fill it in or remove the row"),
+    ("text,label\nx,a\n  ,b\n", {}, "line 3 of .* has no text; fill it in or remove the row"),
+    (PLAIN, {"text": "comment"}, "has no column 'comment'"),
+    (PLAIN, {"groups": "place"}, "called 'place' in .*; there are: label, x"),
+    (PLAIN, {"attributes": "place"}, "no attribute of .* is called 'place'; there are: x"),
+    ("x,label,c\n1,a,u\n2,b,\n", {}, "line 3 of .* has no c"),
+    ("c,label\nu,a\nv,b\n", {}, r"neither a column of texts .* \(found: 'c'\); name the texts with text=COLUMN"),
+    (
         "x,label\n1,a\n2,b\n3,a\noops,b\n",
         {},
         "column 'x' of .* holds numbers, but 'oops' in line 5; mend it, or call it an attribute with attributes=x",
     ),
-    "infinity": ("x,label\n1,a\n2,b\n3,a\n-inf,b\n", {}, "'-inf' in line 5"),
-    "a number that training lacks": (
-        "x,z,label,split\n" + "1,,a,train\n2,,b,train\n" * 4 + "1,3,a,test\n2,4,b,test\n" * 3,
-        {"missing": "mean"},
-        "column 'z' of .* has no number in the training rows; remove it",
-    ),
-    "a split too small": (PLAIN, {"validation": 0.01}, "0.01 of 10 examples leaves the validation split empty"),
-    "a label too rare for its splits": (
-        PLAIN + "3,c\n",
-        {},
-        r"label 'c' has no row in the train split|label 'c' has no row in the validation split",
-    ),
-    "the label as text": (PLAIN, {"text": "label"}, "column 'label' of .* is the label and not for text as well; name"),
-    "the label as text in capitals": (PLAIN, {"text": "LABEL"}, "column 'LABEL' of .* is the label and not for text"),
-    "the label as split": (PLAIN, {"split": "label"}, r"is the label and not for split as well; .* with split=COLUMN"),
-    "the split as label": (
-        PLAIN.replace("label", "split"),
-        {"label": "split"},
-        "column 'split' of .* is the label and not for split as well",
-    ),
-    "the split as text": (
-        "x,label,split\n1,a,train\n2,b,train\n",
-        {"text": "split"},
-        "column 'split' of .* is the split and not for text as well",
-    ),
-    "no such split": (PLAIN, {"split": "part"}, "has no column 'part'"),
-    "the label as attribute": (PLAIN, {"attributes": "x,label"}, "'label' of .* is the label and not for attributes"),
-    "the text as attribute": ("text,label\nu,a\nv,b\n", {"attributes": "text"}, "is the text and not for attributes"),
-    "an attribute twice": (PLAIN, {"attributes": "x,x"}, "attributes 'x,x' name 'x' twice; name each column once"),
-    "groups of the text": ("text,label\nu,a\nv,b\n", {"groups": "text"}, "is the text and not for groups as well"),
-    "groups of the label by its name": (
+    ("x,label\n1,a\n2,b\n3,a\n-inf,b\n", {}, "'-inf' in line 5"),
+    (LACKING, {"missing": "mean"}, "column 'z' of .* has no number in the training rows; remove it"),
+    (PLAIN, {"validation": 0.01}, "0.01 of 10 examples leaves the validation split empty"),
+    (PLAIN + "3,c\n", {}, "label 'c' has no row in the (train|validation) split"),
+    (PLAIN, {"text": "label"}, "column 'label' of .* is the label and cannot serve as text as well; name"),
+    (PLAIN, {"text": "LABEL"}, "column 'LABEL' of .* is the label and cannot serve as text"),
+    (PLAIN, {"split": "label"}, "is the label and cannot serve as split as well; .* with split=COLUMN"),
+    (PLAIN.replace("label", "split"), {"label": "split"}, "'split' of .* is the label and cannot serve as split"),
+    (SPLIT, {"text": "split"}, "column 'split' of .* is the split and cannot serve as text"),
+    (PLAIN, {"split": "part"}, "has no column 'part'"),
+    (PLAIN, {"attributes": "x,label"}, "'label' of .* is the label and cannot serve as attributes"),
+    (TEXTS, {"attributes": "text"}, "is the text and cannot serve as attributes"),
+    (PLAIN, {"attributes": "x,x"}, "attributes 'x,x' name 'x' twice; name each column once"),
+    (TEXTS, {"groups": "text"}, "is the text and cannot serve as groups as well"),
+    (
         PLAIN.replace("label", "stars"),
         {"label": "stars", "groups": "stars"},
-        "'stars' of .* is the label and not for groups as well; call it label there, e.g. groups=label,place",
+        "is the label and cannot serve as groups as well; call it label there, e.g. groups=label,place",
     ),
-    "a group twice": (PLAIN, {"groups": "x,x"}, "groups 'x,x' cannot be read; name columns once each"),
-    "files": ("file,label\na.png,a\nb.png,b\n", {}, "lists files; give its folder, with the table in it as"),
-}  # fmt: skip
+    (PLAIN, {"groups": "x,x"}, "groups 'x,x' cannot be read; name columns once each"),
+    ("file,label\na.png,a\nb.png,b\n", {}, "lists files; give its folder, with the table in it as"),
+]
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refuses_a_table_in_one_line(tmp_path: Path, case: str) -> None:
-    text, options, message = REFUSED[case]
+@pytest.mark.parametrize(("text", "options", "message"), REFUSED)
+def test_refusals(tmp_path, refused, text, options, message):
     (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(EvenlyError, match=message) as refusal:
-        load(tmp_path / "a.csv", **options)
-    assert "\n" not in str(refusal.value)
+    refused(message, load, tmp_path / "a.csv", **options)

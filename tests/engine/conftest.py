@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from evenly.data import Data
 from evenly.engine import Fit
+from evenly.settings import Execution, Settings, settings_of
 
 LR, MOMENTUM, DECAY, RHO = 0.3, 0.8, 0.01, 0.2
 
@@ -44,11 +45,14 @@ def net() -> nn.Module:
 
 @pytest.fixture
 def fit() -> Callable[..., Fit]:
-    """The engine with SGD, momentum and weight decay."""
+    """The engine with SGD, momentum and weight decay, three epochs, and any settings, execution or arguments of Fit."""
 
-    def build(**settings: Any) -> Fit:
+    def build(**given: Any) -> Fit:
+        settings = {name: given.pop(name) for name in settings_of(Settings) if name in given}
+        execution = Execution(**{name: given.pop(name) for name in ("workers", "capture") if name in given})
         sgd = {"lr": LR, "momentum": MOMENTUM, "weight_decay": DECAY}
-        return Fit(**{"epochs": 3, "optimizer": lambda params: torch.optim.SGD(params, **sgd)} | settings)
+        optimizer = given.pop("optimizer", lambda params: torch.optim.SGD(params, **sgd))
+        return Fit(Settings(**{"epochs": 3} | settings), optimizer, execution=execution, **given)
 
     return build
 

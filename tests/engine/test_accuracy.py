@@ -14,10 +14,10 @@ from scipy.stats import binomtest
 import evenly
 from evenly.data import Data
 from evenly.data.samplers import GroupBalanced, ProgressiveExpansion, Upsample
-from evenly.engine import Fit, measure
+from evenly.engine import Trained, measure
 from evenly.engine.accuracy import intervals, usage, wilson
-from evenly.engine.run import Run
 from evenly.errors import EvenlyError
+from evenly.optim.registry import builder
 
 
 def logits(predicted, classes=2):
@@ -198,22 +198,20 @@ class Watched(torch.nn.Module):
         (GroupBalanced([0] * 7 + [1] * 3 + [2] * 2, seed=2), {}, 1),
         (GroupBalanced([0] * 7 + [1] * 3 + [2] * 2, seed=2), {"batch_size": None}, 1),
         (None, {"budget": 29.0}, 1),
-        (Upsample([3, 5], 12, 3, seed=2), {"optimizer": "sam"}, 2),
+        (Upsample([3, 5], 12, 3, seed=2), {"optimizer": builder("sam")}, 2),
     ],
     ids=["everything", "upsampled", "expanding", "balanced", "full batch", "budget within an epoch", "sam"],
 )
-def test_what_was_shown_is_what_the_network_saw(sampler, settings, cost):
+def test_what_was_counted_is_what_the_network_saw(fit, sampler, settings, cost):
     data = Data(train=(torch.arange(12.0)[:, None], torch.arange(12) % 2))
     network = Watched()
-    run = Fit(**{"epochs": 4, "optimizer": "sgd", "batch_size": 5, "seed": 2} | settings)(
-        network, data, sampler=sampler
-    )
+    run = fit(**{"epochs": 4, "batch_size": 5, "seed": 2} | settings)(network, data, sampler=sampler)
     seen = torch.bincount(torch.tensor(network.seen), minlength=12) // cost  # SAM looks twice
-    assert torch.equal(run.shown, seen)
+    assert torch.equal(run.seen_counts, seen)
     assert run.selected_cost == run.cost == cost * int(seen.sum())
 
 
-def test_only_what_led_to_the_weights_kept_counts():
+def test_only_what_led_to_the_weights_kept_counts(fit):
     """The best epoch is the second of three: what came later is not theirs, of the examples or of the cost."""
     groups = torch.tensor([0] * 7 + [1] * 5)
     data = Data(
@@ -227,20 +225,20 @@ def test_only_what_led_to_the_weights_kept_counts():
         def forward(self, x):
             return super().forward(x) if self.training else 9.0 * logits(next(outputs)).float() + 0 * self.layer(x)
 
-    run = Fit(3, "sgd", batch_size=5, select="average", spent=7.0)(Scripted(), data, sampler=expanding)
+    run = fit(batch_size=5, select="average", spent=7.0)(Scripted(), data, sampler=expanding)
     assert run.selected_epoch == 2
     expanding.set_epoch(0)
     first = torch.bincount(expanding.members(), minlength=12)
     expanding.set_epoch(1)
-    assert torch.equal(run.shown, first + torch.bincount(expanding.members(), minlength=12))
+    assert torch.equal(run.seen_counts, first + torch.bincount(expanding.members(), minlength=12))
     assert (run.selected_cost, run.cost) == (7 + 10 + 11, 7 + 10 + 11 + 12)
 
 
 def test_what_a_method_does_after_its_epochs_is_in_the_cost_of_its_weights():
     history = [{"epoch": 1, "cost": 10.0}, {"epoch": 2, "cost": 20.0}, {"epoch": 3, "cost": 30.0}]
-    assert Run(torch.nn.Identity(), history, 34.0, "average", 2).selected_cost == 24
-    assert Run(torch.nn.Identity(), history, 30.0, "last", 3).selected_cost == 30
-    assert Run(torch.nn.Identity(), [], 5.0, "last", 0).selected_cost == 5
+    assert Trained(torch.nn.Identity(), history, 34.0, "average", 2).selected_cost == 24
+    assert Trained(torch.nn.Identity(), history, 30.0, "last", 3).selected_cost == 30
+    assert Trained(torch.nn.Identity(), [], 5.0, "last", 0).selected_cost == 5
 
 
 def test_results_tell_of_intervals_use_and_full_epochs(tmp_path):
@@ -255,5 +253,5 @@ def test_results_tell_of_intervals_use_and_full_epochs(tmp_path):
     assert sum(found["used"]["groups"]) == sizes[-1]
     test = found["test"]
     assert test["group_intervals"] == intervals(test["groups"], test["group_counts"])
-    assert torch.equal(again.shown, run.shown)  # counted anew from a folder that keeps none of it
+    assert torch.equal(again.seen_counts, run.seen_counts)  # counted anew from a folder that keeps none of it
     assert again.results["used"] == found["used"]

@@ -14,9 +14,8 @@ from torch.utils.data import Dataset
 import evenly
 from evenly.data import Data, Everything, Split, Upsample
 from evenly.data.augment import Augment
-from evenly.engine import Fit, measure
+from evenly.engine import Checkpoints, Objective, measure
 from evenly.engine.batches import Batches, numbered
-from evenly.engine.folder import Folder
 from evenly.errors import EvenlyError
 from evenly.optim import SAM
 from evenly.randomness import derive
@@ -87,7 +86,7 @@ def watched(fit, net, data, **given):
             assert torch.equal(batch.x, now["x"])  # SAM looks twice at the same pixels
         return losses.mean()
 
-    fit(copy.deepcopy(net), data, objective=objective, before_epoch=before_epoch, **given)
+    fit(copy.deepcopy(net), data, objective=Objective(objective), before_epoch=before_epoch, **given)
     return views
 
 
@@ -129,10 +128,10 @@ def test_numbered_against_counting(case):
     assert given_.tolist() == indices
 
 
-def test_copies_of_an_example_differ_and_the_first_is_as_in_plain_training(net):
-    fit = Fit(2, sgd, batch_size=6, augment="basic", seed=4)
-    plain = watched(fit, net, data_of())
-    repeated = watched(fit, net, data_of(), sampler=Upsample(HARD, COUNT, factor=3, seed=8))
+def test_copies_of_an_example_differ_and_the_first_is_as_in_plain_training(fit, net):
+    engine = fit(epochs=2, optimizer=sgd, batch_size=6, augment="basic", seed=4)
+    plain = watched(engine, net, data_of())
+    repeated = watched(engine, net, data_of(), sampler=Upsample(HARD, COUNT, factor=3, seed=8))
     assert set(plain) == {(epoch, index, 0) for epoch in range(2) for index in range(COUNT)}
     assert set(repeated) == set(plain) | {(e, i, r) for e in range(2) for i in HARD for r in (1, 2)}
     for key, view in plain.items():
@@ -146,12 +145,12 @@ def test_copies_of_an_example_differ_and_the_first_is_as_in_plain_training(net):
 
 
 @pytest.mark.parametrize("size", [7, None])
-def test_the_loop_keys_by_seed_stage_and_epoch(net, size):
+def test_the_loop_keys_by_seed_stage_and_epoch(fit, net, size):
     """A full batch, too, is another one in every epoch."""
-    fit = Fit(3, sgd, batch_size=size, augment="basic")
     seen = {}
     for seed, stage in ((0, "final"), (1, "final"), (0, "early")):
-        views = watched(fit, net, data_of(), stage=stage, seed=seed)
+        engine = fit(epochs=3, optimizer=sgd, batch_size=size, augment="basic", seed=seed)
+        views = watched(engine, net, data_of(), stage=stage)
         key, augment = derive(seed, "augment", stage), Augment("basic")
         for (epoch, index, number), view in views.items():
             assert torch.equal(view, alone(augment, index, number, epoch, key))
@@ -162,9 +161,9 @@ def test_the_loop_keys_by_seed_stage_and_epoch(net, size):
         assert same < 0.2  # a crop of 9 x 9 places and a flip: one in 162 by chance, more where the image is dull
 
 
-def test_sam_looks_twice_at_the_same_pixels(net):
-    sam = Fit(2, lambda params: SAM(sgd(params), rho=0.05), batch_size=6, augment="basic+trivial")
-    plain = Fit(2, sgd, batch_size=6, augment="basic+trivial")
+def test_sam_sees_the_same_pixels_twice(fit, net):
+    sam = fit(epochs=2, optimizer=lambda params: SAM(sgd(params), rho=0.05), batch_size=6, augment="basic+trivial")
+    plain = fit(epochs=2, optimizer=sgd, batch_size=6, augment="basic+trivial")
     ours, theirs = watched(sam, net, data_of()), watched(plain, net, data_of())
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
@@ -174,9 +173,9 @@ def test_sam_looks_twice_at_the_same_pixels(net):
 
 
 @pytest.mark.parametrize(("workers", "size"), [(0, None), (2, 6)])
-def test_images_read_by_workers_train_to_the_same_bits(net, workers, size):
+def test_images_read_by_workers_train_to_the_same_bits(fit, net, workers, size):
     runs = [
-        Fit(2, sgd, batch_size=size, augment="basic+trivial", select="average", workers=w)(
+        fit(epochs=2, optimizer=sgd, batch_size=size, augment="basic+trivial", select="average", workers=w)(
             copy.deepcopy(net), data_of(streamed), sampler=Upsample(HARD, COUNT, factor=3)
         )
         for streamed, w in ((False, 0), (True, workers))
@@ -186,20 +185,20 @@ def test_images_read_by_workers_train_to_the_same_bits(net, workers, size):
 
 
 @pytest.mark.parametrize(("size", "streamed"), [(6, False), (None, False), (6, True)])
-def test_resumed_is_the_run_that_was_never_stopped(net, tmp_path, size, streamed):
-    def fit(folder=None, progress=lambda share, note: None):
+def test_resumed_is_the_run_that_was_never_stopped(fit, net, tmp_path, size, streamed):
+    def run(**kept):
         sampler = Upsample(HARD, COUNT, factor=2, seed=1)
-        engine = Fit(5, sgd, batch_size=size, augment="basic+trivial", folder=folder, progress=progress)
+        engine = fit(epochs=5, optimizer=sgd, batch_size=size, augment="basic+trivial", **kept)
         return engine(copy.deepcopy(net), data_of(streamed), sampler=sampler)
 
     def stop(share, note):
         if share > 0.5:
             raise InterruptedError
 
-    straight = fit()
+    straight = run()
     with pytest.raises(InterruptedError):
-        fit(Folder(tmp_path / "run", {}), stop)
-    resumed = fit(Folder(tmp_path / "run", {}))
+        run(checkpoints=Checkpoints(tmp_path), progress=stop)
+    resumed = run(checkpoints=Checkpoints(tmp_path))
     assert torch.equal(weights_of(resumed), weights_of(straight))
     assert resumed.history == straight.history
 
@@ -240,21 +239,19 @@ def by_hand(net, size=6, epochs=2, look=lambda x, index, epoch: x):
     return torch.cat([value.flatten() for value in model.state_dict().values()])
 
 
-def test_none_is_bit_for_bit_plain_training(net):
+def test_none_is_bit_for_bit_plain_training(fit, net, monkeypatch):
     """And augmentation draws nothing from the global generators: dropout falls as it did."""
-    expected = by_hand(net)
-    for augment in ("none", Augment("none"), Augment([]), Augment(lambda pixels, keys: pixels)):
-        run = Fit(2, sgd, batch_size=6, augment=augment)(copy.deepcopy(net), data_of())
-        assert torch.equal(weights_of(run), expected)
-    assert torch.equal(weights_of(Fit(2, sgd, batch_size=6)(copy.deepcopy(net), data_of())), expected)
+    expected, engine = by_hand(net), fit(epochs=2, optimizer=sgd, batch_size=6)
+    assert torch.equal(weights_of(engine(copy.deepcopy(net), data_of())), expected)
+    monkeypatch.setattr("evenly.engine.loop.Augment", lambda name: Augment(lambda pixels, keys: pixels))
+    assert torch.equal(weights_of(engine(copy.deepcopy(net), data_of())), expected)
 
 
-def test_training_on_augmented_images_written_out(net):
+def test_training_on_augmented_images_written_out(fit, net):
     augment, seed = Augment("basic"), derive(0, "augment", "final")
     expected = by_hand(net, look=lambda x, index, epoch: augment(x, index, epoch, seed))
-    for given_ in ("basic", augment, Augment(["basic"])):
-        run = Fit(2, sgd, batch_size=6, augment=given_)(copy.deepcopy(net), data_of())
-        assert torch.equal(weights_of(run), expected)
+    run = fit(epochs=2, optimizer=sgd, batch_size=6, augment="basic")(copy.deepcopy(net), data_of())
+    assert torch.equal(weights_of(run), expected)
     assert not torch.equal(expected, by_hand(net))
 
 
@@ -262,10 +259,11 @@ def test_training_on_augmented_images_written_out(net):
 
 
 @pytest.mark.parametrize(("size", "streamed"), [(6, False), (None, False), (6, True)])
-def test_nothing_that_is_looked_at_is_augmented(net, streamed, size):
+def test_nothing_that_is_evaluated_is_augmented(fit, net, streamed, size, monkeypatch):
     """With an augmentation that turns every image into its negative, only training sees negatives."""
     data, negative = data_of(streamed), Augment(lambda pixels, keys: 255 - pixels)
-    run = Fit(2, sgd, batch_size=size, augment=negative)(copy.deepcopy(net), data)
+    monkeypatch.setattr("evenly.engine.loop.Augment", lambda name: negative)
+    run = fit(epochs=2, optimizer=sgd, batch_size=size)(copy.deepcopy(net), data)
     for name, part in (("train", images()), ("validation", images(12, 1)), ("test", images(15, 2))):
         with torch.no_grad():
             expected = run.model(part[0].float() / 255)
@@ -292,20 +290,11 @@ def test_results_are_of_the_images_as_they_are():
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_numbers_that_are_no_pixels_are_refused(net, streamed):
+def test_numbers_that_are_no_pixels_are_refused(fit, net, streamed):
     x, y = images()
     given_ = Read(x.float() / 255, y) if streamed else (x.float() / 255, y)
     said = r"images are float32 .*uint8" if streamed else r"Augment\('basic'\) is .* train inputs are .*augment='none'"
     with pytest.raises(EvenlyError, match=said) as refused:
-        Fit(1, sgd, batch_size=6, augment="basic")(net, Data(train=given_))
+        fit(epochs=1, optimizer=sgd, batch_size=6, augment="basic")(net, Data(train=given_))
     assert "\n" not in str(refused.value)
-    Fit(1, sgd, batch_size=6, augment="none")(net, Data(train=given_))
-
-
-def test_unknown_augmentations_are_refused(net):
-    for name in ("basics", "basic+trivia", ""):
-        with pytest.raises(EvenlyError, match="no augmentation is called") as refused:
-            Fit(1, sgd, batch_size=6, augment=name)(net, data_of())
-        assert "\n" not in str(refused.value)
-    with pytest.raises(EvenlyError, match="no augmentation is called 'basci'; did you mean 'basic'"):
-        evenly.train("mlp", data_of(), epochs=1, augment="basci")
+    fit(epochs=1, optimizer=sgd, batch_size=6, augment="none")(net, Data(train=given_))

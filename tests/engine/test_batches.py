@@ -8,7 +8,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from evenly.data import Data, Everything, Split, Upsample
-from evenly.engine.batches import Batches, outputs_of
+from evenly.engine.batches import Batches
+from evenly.engine.evaluation import outputs_of
 
 CPU = torch.device("cpu")
 

@@ -13,10 +13,11 @@ from torch import nn
 from evenly.data import Data
 from evenly.data.augment import Augment
 from evenly.engine.batches import Batches
-from evenly.engine.captured import CapturedStep, NotCapturedError
-from evenly.engine.loop import _Loop
-from evenly.engine.steps import Step
+from evenly.engine.captured import CapturedStep, NotCapturedError, capture
+from evenly.engine.loop import Loop
+from evenly.engine.steps import Objective, Step, mean
 from evenly.optim.registry import builder
+from evenly.settings import Execution
 
 CPU = torch.device("cpu")
 
@@ -60,16 +61,12 @@ def network(*more):
     return nn.Sequential(*layers, nn.Linear(144, 3)).train()
 
 
-def mean(losses, batch, state):
-    return losses.mean()
-
-
 def made(optimizer="sgd", model=None, objective=mean, state=None, weights=None):
     model = network() if model is None else model
     stepper = builder(optimizer, lr=0.05, weight_decay=1e-3)(model.parameters())
     if optimizer != "sgd":
         stepper.model = model
-    step = Step(model, stepper, objective, state or {}, weights, "float32", CPU)
+    step = Step(model, stepper, Objective(objective, state or {}, weights), "float32", CPU)
     return step, Batches(data().train, 16, CPU, augment=Augment("basic"), seed=3)
 
 
@@ -185,22 +182,27 @@ def test_what_a_replay_would_get_wrong_is_refused_and_put_back():
     assert step.state == {}
 
 
-@pytest.mark.parametrize(("drawn", "compiled"), [(8, False), (16, True)])
-def test_a_run_is_compiled_for_the_steps_that_its_sampler_makes(monkeypatch, drawn, compiled):
-    """Ten epochs in batches of four: of 1,000 examples a method may train on a few, and compiling takes a minute."""
+@pytest.mark.parametrize(("steps", "compiled"), [(29, False), (30, True)])
+def test_few_steps_are_not_worth_compiling(monkeypatch, steps, compiled):
     asked = []
 
     def recorded(step, batches, compiled):
         asked.append(compiled)
         raise NotCapturedError("seen enough")
 
-    monkeypatch.setattr("evenly.engine.loop.COMPILE_STEPS", 30)
-    monkeypatch.setattr("evenly.engine.loop.CapturedStep", recorded)
-    monkeypatch.setattr("evenly.engine.loop.why_not", lambda batches, optimizer: None)
-    fit = SimpleNamespace(device=torch.device("cuda"), capture=True, epochs=10, batch_size=4)
-    data = Data((torch.zeros(1000, 2), torch.arange(1000) % 2))
-    loop = SimpleNamespace(fit=fit, data=data, sampler=range(drawn), model=nn.Identity(), captured=None)
-    loop.train = loop.optimizer = loop.step = None
-    _Loop._capture(loop)
+    monkeypatch.setattr("evenly.engine.captured.COMPILE_STEPS", 30)
+    monkeypatch.setattr("evenly.engine.captured.CapturedStep", recorded)
+    assert capture(*made(), steps) == (None, "plain: seen enough")
     assert asked == [compiled]
-    assert loop.how == "plain: seen enough"
+
+
+@pytest.mark.parametrize("drawn", [8, 16])
+def test_a_run_is_compiled_for_the_steps_that_its_sampler_makes(monkeypatch, drawn):
+    """Ten epochs in batches of four: of 60 examples a method may train on a few, and compiling takes a minute."""
+    asked = []
+    monkeypatch.setattr("evenly.engine.loop.capture", lambda step, batches, steps: (asked.append(steps), "plain"))
+    settings = SimpleNamespace(epochs=10, batch_size=4)
+    fit = SimpleNamespace(device=torch.device("cuda"), execution=Execution())
+    loop = SimpleNamespace(fit=fit, settings=settings, sampler=range(drawn), step=None, train=None)
+    Loop._capture(loop)
+    assert asked == [10 * drawn // 4]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from evenly import EvenlyError, Split
-from evenly.engine import Run
+from evenly.engine import Trained
 from evenly.models import factory
 
 
@@ -19,8 +19,8 @@ def split(count: int = 9, shape: tuple[int, ...] = (4,), dtype: torch.dtype = to
     return Split(x, torch.arange(count) % 2)
 
 
-def run(model: nn.Module) -> Run:
-    return Run(model, [], 0.0, "last", 1)
+def run(model: nn.Module) -> Trained:
+    return Trained(model, [], 0.0, "last", 1)
 
 
 def body() -> nn.Sequential:
@@ -132,11 +132,12 @@ def test_they_are_float32_whatever_the_network_computes_in() -> None:
     torch.testing.assert_close(double, split(dtype=torch.float64).inputs.float(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("look", ["features", "outputs"])
-def test_a_run_in_bfloat16_is_looked_at_in_bfloat16(look: str) -> None:
+@pytest.mark.parametrize("what", ["features", "outputs"])
+def test_a_run_in_bfloat16_is_evaluated_in_bfloat16(what: str) -> None:
     model, data = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2)), split()
     short, full = (
-        getattr(Run(model, [], 0.0, "last", 1, precision=precision), look)(data) for precision in ("bf16", "float32")
+        getattr(Trained(model, [], 0.0, "last", 1, precision=precision), what)(data)
+        for precision in ("bf16", "float32")
     )
     assert short.dtype == full.dtype == torch.float32
     assert torch.equal(short, short.bfloat16().float())

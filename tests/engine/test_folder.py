@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
-
-import numpy as np
 import pytest
-import torch
 
-from evenly.engine import Selection
 from evenly.engine.folder import Folder
 from evenly.errors import EvenlyError
 from evenly.files import atomic, read_json, write_json
@@ -103,80 +96,6 @@ def test_a_kill_while_the_folder_is_made_leaves_it_usable(tmp_path, monkeypatch,
             Folder(tmp_path / "run", {"lr": 0.1}).make()
     Folder(tmp_path / "run", {"lr": 0.1}).make()
     assert read_json(tmp_path / "run/config.json") == {"lr": 0.1}
-
-
-def test_checkpoints_hold_tensors_and_plain_values(tmp_path):
-    folder = Folder(tmp_path, {})
-    folder.make()
-    assert folder.load("final") is None
-    state = {"epoch": 2, "model": {"w": torch.randn(3)}, "best": None}
-    folder.save("final", state)
-    loaded = torch.load(tmp_path / "checkpoint/final.pt", weights_only=True)
-    assert torch.equal(loaded["model"]["w"], state["model"]["w"])
-    assert folder.load("final")["epoch"] == 2
-    assert contents(tmp_path) == ["checkpoint", "checkpoint/final.pt", "config.json"]
-
-
-class Bomb:
-    def __reduce__(self):
-        return os.mkdir, (os.environ["BOMB"],)
-
-
-@pytest.mark.parametrize("damage", ["cut", "noise", "empty", "pickle"])
-def test_a_checkpoint_that_is_none_is_refused_in_one_line_and_not_executed(tmp_path, monkeypatch, damage):
-    monkeypatch.setenv("BOMB", str(tmp_path / "exploded"))
-    folder = Folder(tmp_path / "run", {})
-    folder.make()
-    folder.save("final", {"w": torch.randn(100)})
-    path = tmp_path / "run/checkpoint/final.pt"
-    whole = path.read_bytes()
-    path.write_bytes(
-        {"cut": whole[:-100], "noise": b"\x07" * 300, "empty": b"", "pickle": pickle.dumps(Bomb())}[damage]
-    )
-    with pytest.raises(EvenlyError, match=r"final\.pt is not a checkpoint of evenly .* remove it") as error:
-        folder.load("final")
-    assert "\n" not in str(error.value)
-    assert not (tmp_path / "exploded").exists()
-
-
-ROWS = [{"stage": "early", "epoch": 1}, {"stage": "final", "epoch": 1, "x": 0.1}, {"stage": "final", "epoch": 2}]
-
-
-@pytest.mark.parametrize(
-    "tail", ["", "\n", '{"sta', '{"stage": "final", "epoch": 3}', '{"stage": "final", "epoch": 3}\n{']
-)
-def test_metrics_are_healed(tmp_path, tail):
-    """Whatever a kill left at the end, what the checkpoint does not cover goes and the rest stays, byte for byte."""
-    folder = Folder(tmp_path, {})
-    for row in ROWS:
-        folder.append(row)
-    whole = (tmp_path / "metrics.jsonl").read_bytes()
-    assert whole.decode() == "".join(json.dumps(row) + "\n" for row in ROWS)
-    (tmp_path / "metrics.jsonl").write_bytes(whole + tail.encode())
-    assert folder.rewind(lambda row: row["epoch"] <= 2) == ROWS
-    assert (tmp_path / "metrics.jsonl").read_bytes() == whole
-    folder.append({"stage": "final", "epoch": 3})
-    assert folder.rows() == [*ROWS, {"stage": "final", "epoch": 3}]
-
-
-def test_metrics_that_fall_short_of_the_checkpoint_are_refused(fit, net, problem, tmp_path):
-    fit(folder=Folder(tmp_path, {}))(net, problem())
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "metrics.jsonl").write_text(lines[0])
-    with pytest.raises(EvenlyError, match=r"has 1 epoch of stage 'final', its checkpoint 3; remove the folder"):
-        fit(folder=Folder(tmp_path, {}))(net, problem())
-
-
-def test_a_selection_is_kept_as_plain_arrays(tmp_path):
-    indices, times = torch.tensor([3, 5]), torch.tensor([2, 3])
-    chosen = Selection(indices, times, "because", {"entered": torch.tensor([0, 1])})
-    assert chosen.factor == 3
-    chosen.save(tmp_path / "selection.npz")
-    with np.load(tmp_path / "selection.npz", allow_pickle=False) as stored:
-        assert {key: stored[key].tolist() for key in stored.files} == {
-            "indices": [3, 5], "times": [2, 3], "why": "because", "entered": [0, 1],
-        }  # fmt: skip
-    assert Selection(indices[:0], times[:0], "none").factor == 1
 
 
 def test_a_run_goes_on_where_its_data_lies_elsewhere(tmp_path):

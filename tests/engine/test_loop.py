@@ -12,10 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from evenly import engine
 from evenly.data import Data, Everything, Upsample
-from evenly.engine.folder import Folder
-from evenly.engine.schedules import schedule
+from evenly.engine import Checkpoints, Objective
 from evenly.errors import EvenlyError
 from evenly.experiment import train
 from evenly.optim import SAM
@@ -54,8 +52,8 @@ def test_sampler_weights_and_schedule(fit, net, problem, by_hand, distance):
     data, weights = problem(), torch.linspace(0, 2, 20, dtype=torch.float64)
     batches = epochs_of(Upsample([2, 3, 11], 20, factor=3, seed=1), 4, 7)
     expected = by_hand(net, data, batches, rates=[0.3, 0.3, 0.03, 0.003], weights=weights)
-    run = fit(epochs=4, batch_size=7, schedule=schedule("step"))(
-        net, data, sampler=Upsample([2, 3, 11], 20, factor=3, seed=1), weights=weights
+    run = fit(epochs=4, batch_size=7, schedule="step")(
+        net, data, sampler=Upsample([2, 3, 11], 20, factor=3, seed=1), objective=Objective(weights=weights)
     )
     assert distance(run.model, expected) < 1e-12
     assert [row["examples"] for row in run.history] == [26] * 4
@@ -98,7 +96,7 @@ def test_the_objective_sees_the_batch_and_keeps_a_state(fit, net, problem):
 
     state = {"steps": torch.zeros(())}
     fit(epochs=2, batch_size=10, optimizer=lambda params: SAM(plain(params)))(
-        net, data, objective=objective, state=state
+        net, data, objective=Objective(objective, state)
     )
     assert seen == [(True, 10), (False, 10)] * 4
     assert state["steps"] == 4
@@ -209,19 +207,19 @@ def test_a_run_in_two_parts_ends_in_the_same_bits(fit, problem, tmp_path, monkey
     Stopped before the metrics of an epoch are written, or between them and the checkpoint, when they are ahead of it.
     """
     data, model = problem(validation=9), dropout_net()
-    settings = {"epochs": 5, "batch_size": 6, "select": "average", "schedule": schedule("cosine")}
+    settings = {"epochs": 5, "batch_size": 6, "select": "average", "schedule": "cosine"}
 
     def objective(losses, batch, state):
         state["scale"] = state["scale"] * 0.9
         return losses.mean() * state["scale"]
 
     def go(name):
-        return fit(**settings, folder=Folder(tmp_path / name, {}))(
-            copy.deepcopy(model), data, objective=objective, state={"scale": torch.ones(1)}
+        return fit(**settings, checkpoints=Checkpoints(tmp_path / name))(
+            copy.deepcopy(model), data, objective=Objective(objective, {"scale": torch.ones(1)})
         )
 
     whole = go("whole")
-    write, calls = getattr(Folder, before), []
+    write, calls = getattr(Checkpoints, before), []
 
     def interrupted(self, *arguments):
         calls.append(1)
@@ -230,7 +228,7 @@ def test_a_run_in_two_parts_ends_in_the_same_bits(fit, problem, tmp_path, monkey
         write(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Folder, before, interrupted)
+        patch.setattr(Checkpoints, before, interrupted)
         with pytest.raises(KeyboardInterrupt):
             go("parts")
     parts = go("parts")
@@ -249,7 +247,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_epoch(f
         with pytest.raises(
             EvenlyError, match=r"NaN or infinite in epoch \d of stage 'final' .* lower the learning rate"
         ):
-            fit(**explode, folder=Folder(tmp_path / "run", {}))(copy.deepcopy(net), data)
+            fit(**explode, checkpoints=Checkpoints(tmp_path / "run"))(copy.deepcopy(net), data)
         rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
         saved = torch.load(tmp_path / "run/checkpoint/final.pt", weights_only=True)
         assert saved["epoch"] == len(rows) >= 3
@@ -257,7 +255,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_epoch(f
     with pytest.raises(EvenlyError, match=r"lower the learning rate$"):
         fit(**explode)(copy.deepcopy(net), data)
     with pytest.raises(EvenlyError) as error:
-        fit(**explode, folder=Folder(tmp_path / "run", {}))(copy.deepcopy(net), data)
+        fit(**explode, checkpoints=Checkpoints(tmp_path / "run"))(copy.deepcopy(net), data)
     assert f"epoch {saved['epoch'] + 1} of" in str(error.value)
     assert (
         f"lower the learning rate, and choose another out or remove {tmp_path / 'run'}, which keeps the checkpoint of "
@@ -267,47 +265,26 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_epoch(f
 
 def test_a_loss_that_is_not_finite_in_the_first_epoch_promises_no_checkpoint(fit, net, problem, tmp_path):
     with pytest.raises(EvenlyError, match="in epoch 1 of") as error:
-        fit(schedule=lambda progress: 1e300, folder=Folder(tmp_path, {}))(net, problem())
+        fit(schedule=lambda progress: 1e300, checkpoints=Checkpoints(tmp_path))(net, problem())
     assert "kept" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"epochs": 0}, "epochs 0"),
-        ({"epochs": 2.5}, "epochs 2.5"),
-        ({"batch_size": 0}, "batch_size 0"),
-        ({"evaluate_every": -1}, "evaluate_every -1"),
-        ({"budget": 0}, "budget 0"),
-        ({"budget": float("nan")}, "budget nan"),
-        ({"select": "worst-gruop"}, "did you mean 'worst-group'"),
-    ],
-)
-def test_settings_that_cannot_work(fit, settings, said):
-    with pytest.raises(EvenlyError, match=said):
-        fit(**settings)
-
-
-def test_an_optimizer_by_name_is_the_one_with_the_default_rates(net, problem):
-    def by_hand(params):
-        return torch.optim.SGD(params, lr=0.05, momentum=0.9)
-
-    runs = [engine.fit(copy.deepcopy(net), problem(), epochs=2, optimizer=o) for o in ("sgd", by_hand)]
-    assert all(torch.equal(p, q) for p, q in zip(runs[0].model.parameters(), runs[1].model.parameters(), strict=True))
-    with pytest.raises(EvenlyError, match="did you mean 'sgd'"):
-        engine.fit(net, problem(), epochs=1, optimizer="sgdd")
+@pytest.mark.parametrize("budget", [0, -1.0, float("nan")])
+def test_a_budget_that_is_none_is_refused(fit, budget):
+    with pytest.raises(EvenlyError, match=rf"^budget must be .*, got {budget}$"):
+        fit(budget=budget)
 
 
 def test_the_network_comes_back_ready_for_use(fit, net, problem):
     assert not fit(epochs=1)(net.train(), problem()).model.training
 
 
-def test_no_looks_at_validation(fit, net, problem):
+def test_no_evaluations_on_validation(fit, net, problem):
     data = problem(validation=12)
     run = fit(epochs=2, evaluate_every=None)(net, data)
     assert run.evaluation_cost == 0
     assert not any("validation" in row for row in run.history)
-    with pytest.raises(EvenlyError, match="needs looks at validation"):
+    with pytest.raises(EvenlyError, match="needs evaluations on validation"):
         fit(evaluate_every=None, select="average")(net, data)
 
 
@@ -326,12 +303,14 @@ def test_settings_are_replaced_for_one_fit_only(fit, net, problem):
 def test_data_without_groups(fit, net):
     data = Data(train=(torch.randn(6, 4).double(), torch.arange(6) % 3))
     groups = []
-    fit(epochs=1)(net, data, objective=lambda losses, batch, state: groups.append(batch.group) or losses.mean())
+    fit(epochs=1)(
+        net, data, objective=Objective(lambda losses, batch, state: groups.append(batch.group) or losses.mean())
+    )
     assert groups == [None]
 
 
 def test_short_epochs_share_a_checkpoint_and_resume_exactly(tmp_path, monkeypatch):
-    monkeypatch.setattr("evenly.engine.loop.CHECKPOINT_SECONDS", 3600.0)
+    monkeypatch.setattr("evenly.engine.checkpoints.CHECKPOINT_SECONDS", 3600.0)
     settings = {"data": "patches", "data_options": {"n": 40}, "epochs": 9}
 
     def interrupt(share, note):

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from evenly.engine import losses, predictions, probabilities
+from evenly.engine.losses import losses, predictions, probabilities
 from evenly.errors import EvenlyError
 
 LOGITS = [-40.0, -3.0, -0.5, 0.0, 1e-9, 2.0, 35.0]

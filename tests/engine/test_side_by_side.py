@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 from evenly.data import Data
-from evenly.engine import Fit, side_by_side
+from evenly.engine import Objective, side_by_side
 from evenly.engine.loop import TURN
 from evenly.engine.side_by_side import aside, pause
 from evenly.engine.side_by_side import side_by_side as together
+from evenly.optim.registry import builder
 
 CPU = torch.device("cpu")
 
@@ -352,7 +353,7 @@ def test_pause_and_aside_alone_do_nothing():
     assert together([run, run], CPU, most=2) == [False, False]
 
 
-def test_fits_side_by_side_are_the_fits_alone_to_the_bit():
+def test_fits_side_by_side_are_the_fits_alone_to_the_bit(fit):
     """With dropout, augmentation and more steps in an epoch than a turn has."""
     seed = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (3 * TURN * 2, 1, 6, 6), generator=seed, dtype=torch.uint8)
@@ -362,14 +363,15 @@ def test_fits_side_by_side_are_the_fits_alone_to_the_bit():
     turns = []
 
     def run(seed):
-        fit = Fit(2, "sam" if seed == 1 else "sgd", batch_size=2, seed=seed, augment="basic")
+        optimizer = builder("sam" if seed == 1 else "sgd")
+        engine = fit(epochs=2, optimizer=optimizer, batch_size=2, seed=seed, augment="basic")
 
         def objective(losses, batch, state):
             if batch.first:
                 turns.append(seed)
             return losses.mean()
 
-        done = fit(copy.deepcopy(net), data, objective=objective)
+        done = engine(copy.deepcopy(net), data, objective=Objective(objective))
         return done.history, torch.cat([value.flatten().double() for value in done.model.state_dict().values()])
 
     runs = [lambda s=s: run(s) for s in range(4)]

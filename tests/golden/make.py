@@ -71,13 +71,10 @@ class SecondFormat:
     """Folders of `format` 2: rows name their arm by its parts, weights are in `model.safetensors`."""
 
     def runs(self, folder: Path) -> Iterator[TrainedRun]:
-        """The runs of a comparison; one that serves as the control of several arms is read once."""
-        read: set[str] = set()
+        """The runs of a comparison."""
         for row in json.loads((folder / "results.json").read_text())["rows"]:
-            run = None if row["folder"] in read else folder / row["folder"]
-            read.add(row["folder"])
-            is_control = row["arm"]["control_of"] is not None
-            yield self._run(f"{self._key(row['arm'])}/seed{row['seed']}", row["result"], run, is_control)
+            key, is_control = f"{self._key(row['arm'])}/seed{row['seed']}", row["arm"]["control_of"] is not None
+            yield self._run(key, row["result"], folder / row["folder"], is_control)
 
     def run(self, folder: Path) -> TrainedRun:
         """A run of its own."""
@@ -110,10 +107,8 @@ class SecondFormat:
         swept = [f"{name}={'full' if value is None else value}" for name, value in sorted(arm["swept"].items())]
         return ",".join([f"{arm['method']}+{arm['optimizer']}", *swept])
 
-    def _run(self, key: str, result: dict[str, Any], folder: Path | None, is_control: bool = False) -> TrainedRun:
+    def _run(self, key: str, result: dict[str, Any], folder: Path, is_control: bool = False) -> TrainedRun:
         row = {**result, **result["splits"], "cost_multiple": result["cost"] / result["unit"]}
-        if folder is None:
-            return TrainedRun(key, row, [], None, is_control)
         history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         # DFR fits the last layer after the last epoch
         weights = None if result["method"] == "dfr" else load_file(folder / "model.safetensors")

@@ -111,7 +111,7 @@ REFUSED = {
         r"has a model but no tokenizer .*; save it there too: tokenizer.save_pretrained",
     ),
     "no weights": (["model.safetensors"], "holds no weights as safetensors; save them as such"),
-    "no model": (["config.json"], "holds no config.json; give a folder that a model's save_pretrained has left"),
+    "no model": (["config.json"], "holds no config.json; give a folder that a model's save_pretrained has written"),
 }
 
 
@@ -199,7 +199,7 @@ def test_what_its_tokenizer_makes_is_kept_for_networks_with_the_same(saved, copy
 
 
 def test_it_reads_texts_only(saved):
-    with pytest.raises(EvenlyError, match=r"hf:.* reads texts and the inputs are numbers of shape \(4,\); use mlp"):
+    with pytest.raises(EvenlyError, match=r"hf:.* reads texts, got numbers of shape \(4,\); use mlp"):
         evenly.train(f"hf:{saved}", (torch.randn(8, 4), torch.arange(8) % 2), epochs=1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from evenly import Data
 from evenly.engine import Fit
 from evenly.methods import METHODS
 from evenly.optim.registry import builder
+from evenly.settings import Settings, settings_of
 
 settings.register_profile("evenly", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("evenly")
@@ -93,11 +95,30 @@ def linear() -> Callable[[], nn.Module]:
 def engine() -> Callable[..., Fit]:
     """The engine with SGD or SAM and four epochs of batches of 16, if not told otherwise."""
 
-    def build(optimizer: str = "sgd", lr: float = 0.1, momentum: float = 0.9, **settings: Any) -> Fit:
+    def build(optimizer: str = "sgd", lr: float = 0.1, momentum: float = 0.9, **given: Any) -> Fit:
+        settings = {name: given.pop(name) for name in settings_of(Settings) if name in given}
         build = builder(optimizer, lr=lr, momentum=momentum, rho=0.1)
-        return Fit(**{"epochs": 4, "optimizer": build, "batch_size": 16, "seed": 5, **settings})
+        return Fit(Settings(**{"epochs": 4, "batch_size": 16} | settings), build, **{"seed": 5} | given)
 
     return build
+
+
+@pytest.fixture
+def asked(engine: Callable[..., Fit]) -> Callable[..., dict[str, Any]]:
+    """What a method asks of the engine, nothing being trained: the arguments of its fit by name."""
+    arguments: dict[str, Any] = {}
+
+    class Asked(Fit):
+        def __call__(self, model: nn.Module, data: Data, **given: Any) -> Any:
+            arguments.update(given)
+            return SimpleNamespace()
+
+    def ask(method: str, data: Data, batch_size: int | None = 16, **options: Any) -> dict[str, Any]:
+        fit = engine(batch_size=batch_size)
+        METHODS[method](nn.Identity, data, Asked(fit.settings, fit.optimizer), **options)
+        return arguments
+
+    return ask
 
 
 class Watched:

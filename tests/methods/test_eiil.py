@@ -99,5 +99,6 @@ def test_a_reference_without_errors_leaves_the_classes_as_groups(engine: Any, li
     run = METHODS["eiil"](linear, Data((x, labels)), engine(), separating_epoch=2, step_size=0.3)
     assert run.selection.indices.tolist() == []
     assert run.selection.why.endswith("there are none, so the groups are the classes")
+    assert run.remarks == ("no example is in a second environment: the groups are the classes",)
     classes = METHODS["group_dro"](linear, Data((x, labels, 2 * labels)), engine(), step_size=0.3)
     assert torch.equal(run.model.weight, classes.model.weight)

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 import evenly
 from evenly import Data, Split
-from evenly.engine.folder import Folder
+from evenly.engine import Checkpoints
 from evenly.methods import METHODS
 
 PLAN = {"epochs": 4, "batch_size": 16, "lr": 0.1, "momentum": 0.9, "rho": 0.1}
@@ -144,7 +144,7 @@ def test_stopped_after_every_write_it_ends_in_the_same_bits(
         return call
 
     for name in ("save", "append"):
-        monkeypatch.setattr(Folder, name, stops(getattr(Folder, name)))
+        monkeypatch.setattr(Checkpoints, name, stops(getattr(Checkpoints, name)))
     for _ in range(100):
         try:
             broken = train(tiny(), method, out=tmp_path / "broken", **more)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import evenly
 from evenly.data import Everything, GroupBalanced
-from evenly.engine import Batch, losses
+from evenly.engine import Batch
+from evenly.engine.losses import losses
 from evenly.methods import METHODS
 from evenly.methods.group_dro import exponentiated, mean_by_group
 
@@ -51,7 +50,7 @@ def test_the_update_does_not_overflow_and_a_weight_of_zero_stays_zero() -> None:
     assert updated.exp().tolist() == [1.0, 0.0, 0.0]
 
 
-def test_a_weight_too_small_for_a_number_comes_back_when_its_group_is_the_costlier_for_as_long() -> None:
+def test_a_weight_too_small_for_a_number_comes_back_when_its_group_has_the_higher_loss_for_as_long() -> None:
     """The written update undoes itself: losses that change places bring the weights to where they were."""
     log_q = torch.tensor([0.3, 0.7], dtype=torch.float64).log()
     both, second = torch.tensor([True, True]), torch.tensor([False, True])
@@ -65,9 +64,9 @@ def test_a_weight_too_small_for_a_number_comes_back_when_its_group_is_the_costli
 
 
 @pytest.mark.parametrize("step_size", [1e3, 1e6])
-def test_large_steps_train_the_costliest_group_and_stay_finite(tiny: Any, step_size: float) -> None:
+def test_large_steps_train_the_worst_group_and_stay_finite(tiny: Any, engine: Any, net: Any, step_size: float) -> None:
     """Batches of one or two hold groups whose weight is 0 in any float; their weights must not become NaN."""
-    run = evenly.train("mlp", tiny(), "group_dro", epochs=3, batch_size=2, step_size=step_size, lr=0.01)
+    run = METHODS["group_dro"](net, tiny(), engine(epochs=3, batch_size=2, lr=0.01), step_size=step_size)
     assert all(math.isfinite(row["train_loss"]) for row in run.history)
     assert all(bool(weight.isfinite().all()) for weight in run.model.parameters())
 
@@ -79,27 +78,13 @@ def test_group_means_by_hand() -> None:
     assert here.tolist() == [True, False, False, True, False]
 
 
-def asked_of_the_engine(data: Any, batch_size: int | None = 16, **options: Any) -> dict[str, Any]:
-    """What the method hands to the engine."""
-    asked: dict[str, Any] = {}
-
-    def fit(model: Any, data: Any, **kwargs: Any) -> None:
-        asked.update(kwargs)
-
-    engine = type("Engine", (SimpleNamespace,), {"__call__": lambda self, *args, **kwargs: fit(*args, **kwargs)})
-    settings = {"seed": 0, "epochs": 4, "batch_size": batch_size, "device": torch.device("cpu")}
-    settings["check_selection"] = lambda data: None
-    METHODS["group_dro"](lambda: None, data, engine(**settings), **options)
-    return asked
-
-
-def test_the_objective_is_the_weighted_sum_after_the_update(tiny: Any) -> None:
-    asked = asked_of_the_engine(tiny(), step_size=0.3, C=2.0)
-    state, objective = asked["state"], asked["objective"]
+def test_the_objective_is_the_weighted_sum_after_the_update(tiny: Any, asked: Any) -> None:
+    objective = asked("group_dro", tiny(), step_size=0.3, C=2.0)["objective"]
+    state = objective.state
     assert state["log_q"].exp().tolist() == pytest.approx([0.25] * 4)
     losses = torch.tensor([0.5, 1.5, 2.0, 4.0, 0.1], dtype=torch.float64, requires_grad=True)
     batch = Batch(torch.empty(5), torch.empty(5), torch.arange(5), torch.tensor([0, 0, 1, 3, 3]))
-    value = objective(losses, batch, state)
+    value = objective.function(losses, batch, state)
     means, sizes = (1.0, 2.0, 2.05), (30, 6, 16)  # of groups 0, 1 and 3; group 2 is absent
     raised = [math.exp(0.3 * (mean + 2.0 / math.sqrt(n))) for mean, n in zip(means, sizes, strict=True)]
     q = [0.75 * r / sum(raised) for r in raised]
@@ -109,21 +94,21 @@ def test_the_objective_is_the_weighted_sum_after_the_update(tiny: Any) -> None:
     value.backward()
     assert losses.grad.tolist() == pytest.approx([q[0] / 2, q[0] / 2, q[1], q[2] / 2, q[2] / 2], rel=1e-6)
     batch.first, kept = False, state["log_q"].clone()
-    objective(losses * 5, batch, state)
+    objective.function(losses * 5, batch, state)
     assert torch.equal(state["log_q"], kept)
 
 
-def test_groups_without_training_examples_start_and_stay_at_zero(tiny: Any) -> None:
-    asked = asked_of_the_engine(tiny([0, 1, 3] * 10))
-    assert asked["state"]["log_q"].exp().tolist() == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
+def test_groups_without_training_examples_start_and_stay_at_zero(tiny: Any, asked: Any) -> None:
+    objective = asked("group_dro", tiny([0, 1, 3] * 10))["objective"]
+    assert objective.state["log_q"].exp().tolist() == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
     batch = Batch(torch.empty(2), torch.empty(2), torch.arange(2), torch.tensor([0, 3]))
-    asked["objective"](torch.tensor([1.0, 5.0]), batch, asked["state"])
-    assert asked["state"]["log_q"][2] == -math.inf
-    assert float(asked["state"]["log_q"].exp().sum()) == pytest.approx(1)
+    objective.function(torch.tensor([1.0, 5.0]), batch, objective.state)
+    assert objective.state["log_q"][2] == -math.inf
+    assert float(objective.state["log_q"].exp().sum()) == pytest.approx(1)
 
 
-def test_batches_are_balanced_and_a_full_batch_is_whole(tiny: Any) -> None:
-    balanced, whole = (asked_of_the_engine(tiny(), size)["sampler"] for size in (16, None))
+def test_batches_are_balanced_and_a_full_batch_is_whole(tiny: Any, asked: Any) -> None:
+    balanced, whole = (asked("group_dro", tiny(), size)["sampler"] for size in (16, None))
     assert isinstance(balanced, GroupBalanced)
     assert torch.bincount(tiny().train.groups[balanced.indices()]).tolist() == [15] * 4
     assert isinstance(whole, Everything)

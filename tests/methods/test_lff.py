@@ -12,7 +12,7 @@ from torch import Tensor
 import evenly
 from evenly.engine import Batch
 from evenly.methods import METHODS
-from evenly.methods.lff import Pair, generalised, look_at_both, relative_difficulty
+from evenly.methods.lff import Pair, generalised, losses_of_both, relative_difficulty
 
 
 @pytest.mark.parametrize("q", [0.1, 0.7, 1.0])
@@ -35,11 +35,11 @@ def test_relative_difficulty_by_hand() -> None:
     assert relative_difficulty(0 * averages, labels, 3).tolist() == [0] * 4  # learned to the last digit: no 0 / 0
 
 
-def test_both_networks_are_looked_at_in_training_and_the_debiased_one_counts(linear: Any) -> None:
+def test_both_networks_have_losses_in_training_and_the_debiased_one_counts(linear: Any) -> None:
     biased, debiased = linear(), linear()
     debiased.weight.data.mul_(-3)
     pair, x, y = Pair(biased, debiased), torch.randn(7, 5, dtype=torch.float64), torch.arange(7) % 2
-    each, right = look_at_both(pair, x, y)
+    each, right = losses_of_both(pair, x, y)
     for column, network in enumerate((biased, debiased)):
         by_hand = -network(x).log_softmax(1)[torch.arange(7), y]
         torch.testing.assert_close(each[:, column], by_hand)
@@ -132,33 +132,21 @@ def test_each_network_starts_from_its_own_draw_and_the_debiased_one_from_erms(ti
         torch.testing.assert_close(one, other.detach(), rtol=0, atol=1e-25)
 
 
-def test_averages_move_for_the_examples_of_the_batch_and_in_the_first_pass_only(tiny: Any) -> None:
-    asked: dict[str, Any] = {}
-
-    class Engine:
-        device, seed = torch.device("cpu"), 0
-
-        def check_selection(self, data: Any) -> None:
-            pass
-
-        def __call__(self, model: Any, data: Any, **kwargs: Any) -> Any:
-            asked.update(kwargs)
-            return type("Run", (), {})()
-
-    METHODS["lff"](torch.nn.Identity, tiny(), Engine(), average=0.75)
-    state, objective = asked["state"], asked["objective"]
+def test_averages_move_for_the_examples_of_the_batch_and_in_the_first_pass_only(tiny: Any, asked: Any) -> None:
+    objective = asked("lff", tiny(), average=0.75)["objective"]
+    state = objective.state
     losses = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64, requires_grad=True)
     batch = Batch(torch.empty(2), torch.empty(2), torch.tensor([7, 3]), None)
     for rounds in (1, 2):
         batch.first = True
-        objective(losses, batch, state).backward()
+        objective.function(losses, batch, state).backward()
         grown = 1 - 0.75**rounds
         torch.testing.assert_close(state["losses"][[7, 3]], grown * losses.detach())
         assert int((state["losses"] != 0).any(1).sum()) == 2
         batch.first, kept = False, state["losses"]
-        objective(10 * losses, batch, state)
+        objective.function(10 * losses, batch, state)
         assert state["losses"] is kept
-    assert asked["gradients"] == 2
+    assert objective.gradients == 2
 
 
 def test_the_debiased_network_is_what_is_observed_measured_and_selected(tiny: Any, net: Any) -> None:

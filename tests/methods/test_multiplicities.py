@@ -10,6 +10,7 @@ from torch import Tensor
 
 from evenly import Upsample
 from evenly.data.samplers import EpochSampler
+from evenly.engine import Objective
 
 
 class Repeat(EpochSampler):
@@ -34,7 +35,7 @@ def test_repeating_is_weighing(tiny: Any, engine: Any, linear: Any, optimizer: s
     k = torch.bincount(sampler.members(), minlength=60).double()
     fit = engine(optimizer, epochs=20, batch_size=None)
     repeated = fit(linear(), data, sampler=sampler)
-    weighed = fit(linear(), data, weights=k / k.mean())
+    weighed = fit(linear(), data, objective=Objective(weights=k / k.mean()))
     plain = fit(linear(), data)
     torch.testing.assert_close(repeated.model.weight, weighed.model.weight, rtol=0, atol=1e-10)
     assert (repeated.model.weight - plain.model.weight).abs().max() > 1e-3

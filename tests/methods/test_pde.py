@@ -88,8 +88,8 @@ def test_what_is_added_after_the_kept_epoch_is_not_what_it_was_trained_on(tmp_pa
     assert 3 < kept < 12  # after some expansions and before others
     assert run.results["chosen"] == len(run.selection.indices) == sizes[kept - 1]
     assert run.results["chosen_by_the_end"] == sizes[-1] > sizes[kept - 1]
-    assert run.shown is not None
-    assert (run.shown > 0).nonzero().flatten().tolist() == run.selection.indices.tolist()
+    assert run.seen_counts is not None
+    assert (run.seen_counts > 0).nonzero().flatten().tolist() == run.selection.indices.tolist()
     with np.load(tmp_path / "r" / "selection.npz") as saved:
         assert saved["indices"].tolist() == run.selection.indices.tolist()
         assert saved["entered_at_epoch"].max() == kept - 1

@@ -49,18 +49,7 @@ def test_batches_hold_every_group_equally_often_or_every_example_once(watch: Any
     assert all(epoch == dict.fromkeys(range(60), 1) for epoch in seen.epochs)
 
 
-def test_batches_weighed_by_loss_multiply_each_loss(tiny: Any, engine: Any, linear: Any) -> None:
-    asked: dict[str, Any] = {}
-
-    class Engine:
-        batch_size, seed = 16, 0
-
-        def check_selection(self, data: Any) -> None:
-            pass
-
-        def __call__(self, model: Any, data: Any, **kwargs: Any) -> None:
-            asked.update(kwargs)
-
+def test_batches_weighed_by_loss_multiply_each_loss(tiny: Any, asked: Any) -> None:
     data = tiny()
-    METHODS["reweight"](linear, data, Engine(), by="loss")
-    assert asked["weights"].tolist() == pytest.approx([60 / (4 * (30, 6, 8, 16)[g]) for g in data.train.groups])
+    weights = asked("reweight", data, by="loss")["objective"].weights
+    assert weights.tolist() == pytest.approx([60 / (4 * (30, 6, 8, 16)[g]) for g in data.train.groups])

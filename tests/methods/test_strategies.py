@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import evenly
 from evenly import Data, hard_examples
-from evenly.engine import losses
+from evenly.engine.losses import losses
 from evenly.methods import METHODS
 from evenly.methods.misclassification import misclassified
 from evenly.methods.quantile import above_quantile
@@ -36,7 +36,7 @@ def wrong(logits: Tensor, labels: Tensor) -> list[int]:
     return [i for i, row in enumerate(logits.tolist()) if row.index(max(row)) != int(labels[i])]
 
 
-def costlier_half(logits: Tensor, labels: Tensor) -> list[int]:
+def higher_loss_half(logits: Tensor, labels: Tensor) -> list[int]:
     each = [logistic(row, int(label)) for row, label in zip(logits.tolist(), labels, strict=True)]
     return [i for i, loss in enumerate(each) if loss > statistics.median(each)]
 
@@ -44,7 +44,7 @@ def costlier_half(logits: Tensor, labels: Tensor) -> list[int]:
 CHOSEN: dict[str, Callable[[Tensor, Tensor], list[int]]] = {
     "useful": lambda logits, labels: hard_examples(logits, labels, seed=5).tolist(),
     "misclassification": wrong,
-    "quantile": costlier_half,
+    "quantile": higher_loss_half,
     "upweight": lambda logits, labels: hard_examples(logits, labels, seed=5).tolist(),
     "jtt": wrong,
 }
@@ -145,6 +145,9 @@ def test_with_nothing_to_choose_it_is_plain_training(engine: Any, linear: Any, m
     run, erm = (METHODS[name](symmetric, alike, fit, **more) for name, more in ((method, {"factor": 3}), ("erm", {})))
     assert run.selection.indices.tolist() == []
     assert "there are none, so this is plain training" in run.selection.why
+    assert len(run.remarks) == 1
+    assert run.remarks[0].startswith("nothing was weighed up: " if method == "upweight" else "nothing was repeated: ")
+    assert erm.remarks == ()
     assert run.selection.details["share_per_class"].tolist() == [0, 0]
     assert torch.equal(run.model.weight, erm.model.weight)
 
@@ -205,7 +208,7 @@ def test_the_order_of_storage_changes_no_choice(
     assert moved.tolist() == sorted(moved.tolist())
 
 
-def test_clusters_that_cost_the_same_are_told_apart_alike_in_every_order() -> None:
+def test_clusters_of_equal_loss_are_told_apart_alike_in_every_order() -> None:
     draw = torch.Generator().manual_seed(0)
     logits = torch.randn(150, generator=draw, dtype=torch.float64).repeat(2)
     labels = torch.ones(302, dtype=torch.long)
@@ -296,9 +299,7 @@ def test_what_was_chosen_stays_chosen_where_a_run_goes_on(method, tmp_path, monk
     with pytest.raises(InterruptedError):
         evenly.train("mlp", data, method, out=tmp_path / "run", progress=stop, **settings)
     straight = evenly.train("mlp", data, method, **settings)
-    monkeypatch.setattr("evenly.methods.early.Early.outputs", lambda early: pytest.fail("it looked again"))
+    monkeypatch.setattr("evenly.methods.early.Early.outputs", lambda early: pytest.fail("it chose again"))
     resumed = evenly.train("mlp", data, method, out=tmp_path / "run", **settings)
     assert torch.equal(resumed.selection.indices, straight.selection.indices)
     assert resumed.cost == straight.cost
-    reopened = evenly.experiment.reopen(tmp_path / "run")[0]
-    assert torch.equal(reopened.selection.indices, straight.selection.indices)

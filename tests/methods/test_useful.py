@@ -65,7 +65,7 @@ def test_features_are_clustered_instead_and_losses_still_choose() -> None:
 
 
 def best_threshold(values: np.ndarray, cost: np.ndarray) -> set[int]:
-    """The global optimum of 2-means on a line, over all thresholds; positions of its costlier side."""
+    """The global optimum of 2-means on a line, over all thresholds; positions of its higher-loss side."""
     order = np.argsort(values)
     spread = [
         sum(part.var() * len(part) for part in (values[order[:cut]], values[order[cut:]]))
@@ -102,7 +102,7 @@ def test_the_order_of_storage_changes_nothing(order: list[int], seed: int) -> No
     assert shuffled == sorted(shuffled)
 
 
-def test_the_costlier_cluster_is_chosen_even_where_it_is_the_larger() -> None:
+def test_the_higher_loss_cluster_is_chosen_even_where_it_is_the_larger() -> None:
     logits = torch.tensor([4.0] * 3 + [-1.0] * 17 + [-4.0] * 17 + [1.0] * 3)
     labels = torch.tensor([1] * 20 + [0] * 20)
     assert hard_examples(logits, labels).tolist() == [*range(3, 20), *range(37, 40)]
@@ -123,7 +123,7 @@ def test_a_class_of_equal_outputs_has_no_hard_examples() -> None:
         (torch.zeros(4, 2), [0, 0, 0, 1], {}, "class 1 has one example and cannot be split"),
         (torch.tensor([0.0, 1.0, torch.nan, 1.0]), [0, 0, 1, 1], {}, "NaN or infinity; train with a lower"),
         (torch.tensor([0.0, 1.0, torch.inf, 1.0]), [0, 0, 1, 1], {}, "NaN or infinity"),
-        (torch.zeros(4, 2), [0, 0, 1, 1], {"on": "odds"}, "on 'odds' is not known"),
+        (torch.zeros(4, 2), [0, 0, 1, 1], {"on": "odds"}, "on must be one of probabilities, logits, got 'odds'"),
     ],
 )
 def test_hard_examples_refuses(logits: Tensor, labels: Any, options: dict[str, Any], message: str) -> None:

@@ -1,22 +1,18 @@
 """Every network against its layers written out, in float64, with weights and running statistics drawn at random."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from evenly.models import MLP, VGG, DenseNet, MobileNetV2, PreActResNet, ResNet, ThreeConvNet, ViT
 from evenly.models.resnet import BasicBlock, Bottleneck
 
 
 @pytest.fixture(autouse=True)
-def _same_weights_every_time() -> Iterator[None]:
+def _same_weights_every_time():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
@@ -25,7 +21,7 @@ def _same_weights_every_time() -> Iterator[None]:
 class Written:
     """A network's state dict, and the operations of the papers by the names in it."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model):
         for name, value in model.double().eval().state_dict().items():
             if value.ndim == 4:
                 nn.init.kaiming_normal_(value)  # the signal keeps its size, also through depthwise convolutions
@@ -35,30 +31,30 @@ class Written:
                 value.uniform_(0.5, 1.5)
         self.model, self.used = model, set[str]()
 
-    def get(self, name: str) -> Tensor:
+    def get(self, name):
         self.used.add(name)
         return self.model.state_dict()[name]
 
-    def conv(self, x: Tensor, name: str, stride: int = 1, groups: int = 1) -> Tensor:
+    def conv(self, x, name, stride=1, groups=1):
         weight = self.get(f"{name}.weight")
         bias = self.get(f"{name}.bias") if f"{name}.bias" in self.model.state_dict() else None
         return F.conv2d(x, weight, bias, stride, weight.shape[-1] // 2, groups=groups)
 
-    def bn(self, x: Tensor, name: str) -> Tensor:
+    def bn(self, x, name):
         mean, var, scale, shift = (
             self.get(f"{name}.{part}")[:, None, None] for part in ("running_mean", "running_var", "weight", "bias")
         )
         return (x - mean) / (var + 1e-5).sqrt() * scale + shift
 
-    def ln(self, x: Tensor, name: str) -> Tensor:
+    def ln(self, x, name):
         centred = x - x.mean(-1, keepdim=True)
         scale = (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
         return centred / scale * self.get(f"{name}.weight") + self.get(f"{name}.bias")
 
-    def linear(self, x: Tensor, name: str) -> Tensor:
+    def linear(self, x, name):
         return x @ self.get(f"{name}.weight").T + self.get(f"{name}.bias")
 
-    def compare(self, x: Tensor, expected: Tensor) -> None:
+    def compare(self, x, expected):
         """The network's own output is this, and no weight of it was left unread."""
         torch.testing.assert_close(self.model(x), expected, rtol=1e-9, atol=1e-9)
         assert float(expected.detach().std(0).max()) > 1e-3
@@ -66,19 +62,19 @@ class Written:
         assert self.used == names
 
 
-def relu(x: Tensor) -> Tensor:
+def relu(x):
     return x.clamp(min=0)
 
 
-def pooled(x: Tensor) -> Tensor:
+def pooled(x):
     return x.flatten(2).mean(2)
 
 
-def inputs(*shape: int) -> Tensor:
+def inputs(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def test_preact_resnet() -> None:
+def test_preact_resnet():
     net, x = Written(PreActResNet(3, 4, blocks=(2, 1, 2), width=4)), inputs(3, 3, 9, 8)
     h = net.conv(x, "conv1")
     for stage, count in enumerate((2, 1, 2)):
@@ -91,7 +87,7 @@ def test_preact_resnet() -> None:
 
 
 @pytest.mark.parametrize("block", [BasicBlock, Bottleneck])
-def test_resnet(block: Any) -> None:
+def test_resnet(block):
     net, x = Written(ResNet(3, 4, block, (2, 1, 2, 1), width=4)), inputs(3, 3, 40, 33)
     h = F.max_pool2d(relu(net.bn(net.conv(x, "conv1", 2), "bn1")), 3, 2, 1)
     for stage, count in enumerate((2, 1, 2, 1)):
@@ -108,7 +104,7 @@ def test_resnet(block: Any) -> None:
     net.compare(x, net.linear(pooled(h), "fc"))
 
 
-def test_vgg() -> None:
+def test_vgg():
     net, x = Written(VGG(3, 4, ((4, 2), (8, 1)))), inputs(3, 3, 9, 8)
     h = x
     for layer in (0, 3):
@@ -119,7 +115,7 @@ def test_vgg() -> None:
 
 
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])
-def test_densenet(stem: Any) -> None:
+def test_densenet(stem):
     net, x = Written(DenseNet(3, 4, stem, blocks=(2, 3), growth=4)), inputs(3, 3, 16, 12)
     if stem == "cifar":
         h = net.conv(x, "features.conv0")
@@ -138,11 +134,11 @@ def test_densenet(stem: Any) -> None:
     net.compare(x, net.linear(pooled(relu(net.bn(h, "features.norm3"))), "classifier"))
 
 
-def test_mobilenet_v2() -> None:
+def test_mobilenet_v2():
     """Table 2 of the paper: expansion, channels and stride of each of the 17 blocks, one by one."""
     net, x = Written(MobileNetV2(3, 4)), inputs(3, 3, 40, 33)
 
-    def block(h: Tensor, name: str, stride: int = 1, groups: int = 1) -> Tensor:
+    def block(h, name, stride=1, groups=1):
         return net.bn(net.conv(h, f"{name}.0", stride, groups), f"{name}.1").clamp(0, 6)
 
     table = [
@@ -162,7 +158,7 @@ def test_mobilenet_v2() -> None:
     net.compare(x, net.linear(pooled(block(h, "features.18")), "classifier.1"))
 
 
-def test_vit() -> None:
+def test_vit():
     """Patches cut by hand; attention head by head, softmax(q k^T / sqrt(d)) v."""
     model = ViT((3, 8, 12), 4, patch=4, width=10, depth=2, heads=2, hidden=7, head_width=6)
     net, x = Written(model), inputs(3, 3, 8, 12)
@@ -185,17 +181,17 @@ def test_vit() -> None:
 
 
 @pytest.mark.parametrize("size", [(8, 8), (9, 20), (3, 1)])
-def test_three_convolutions(size: tuple[int, int]) -> None:
+def test_three_convolutions(size):
     net, x = Written(ThreeConvNet((3, *size), 4)), inputs(3, 3, *size)
     h = relu(net.conv(relu(net.conv(relu(net.conv(x, "0", 2)), "2", 2)), "4", 2))
     net.compare(x, net.linear(h.flatten(1), "7"))
     assert [tuple(p.shape) for p in net.model.parameters()][:6:2] == [(32, 3, 5, 5), (64, 32, 3, 3), (128, 64, 3, 3)]
 
 
-def test_dropout_of_the_mlp_follows_each_relu() -> None:
+def test_dropout_of_the_mlp_follows_each_relu():
     model, x = MLP(6, 3, hidden=(1000, 2000), dropout=0.1), torch.rand(4, 6)
     assert [type(layer) for layer in model] == [nn.Flatten, *[nn.Linear, nn.ReLU, nn.Dropout] * 2, nn.Linear]
-    seen: list[Tensor] = []
+    seen = []
     for layer in (model[3], model[6]):
         layer.register_forward_hook(lambda _, given, got: seen.append(got[given[0] > 0]))
     model(x)
@@ -227,6 +223,6 @@ def test_dropout_of_the_mlp_follows_each_relu() -> None:
         (VGG(3, 4), ["features.0", "features.1", "features.49", "features.50"]),
     ],
 )  # fmt: skip
-def test_state_dict_names_are_torchvisions(model: nn.Module, names: list[str]) -> None:
+def test_state_dict_names_are_torchvisions(model, names):
     for name in names:
         assert f"{name}.weight" in model.state_dict()

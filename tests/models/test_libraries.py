@@ -1,10 +1,7 @@
 """Models of other libraries by name, with stand-ins for the libraries."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +11,7 @@ from evenly import EvenlyError
 from evenly.models import factory
 
 
-def built(**asked: Any) -> nn.Module:
+def built(**asked):
     """A linear layer that remembers what was asked for."""
     if asked.get("strange"):
         raise ValueError("strange is not\na setting of this network")
@@ -24,29 +21,29 @@ def built(**asked: Any) -> nn.Module:
 
 
 @pytest.fixture
-def torchvision(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def torchvision(monkeypatch):
     package, models = ModuleType("torchvision"), ModuleType("torchvision.models")
-    package.models = models  # type: ignore[attr-defined]
-    models.list_models = lambda module=None: ["resnet18", "vgg11"] if module is models else ["raft"]  # type: ignore[attr-defined]
-    models.get_model = lambda name, **asked: built(name=name, **asked)  # type: ignore[attr-defined]
+    package.models = models
+    models.list_models = lambda module=None: ["resnet18", "vgg11"] if module is models else ["raft"]
+    models.get_model = lambda name, **asked: built(name=name, **asked)
     monkeypatch.setitem(sys.modules, "torchvision", package)
     monkeypatch.setitem(sys.modules, "torchvision.models", models)
     return models
 
 
 @pytest.fixture
-def timm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def timm(monkeypatch):
     package = ModuleType("timm")
     known = ["vit_small_patch16_224", "resnet26d"]
-    package.is_model = lambda name: name.partition(".")[0] in known  # type: ignore[attr-defined]
-    package.list_models = lambda: known  # type: ignore[attr-defined]
-    package.create_model = lambda name, **asked: built(name=name, **asked)  # type: ignore[attr-defined]
+    package.is_model = lambda name: name.partition(".")[0] in known
+    package.list_models = lambda: known
+    package.create_model = lambda name, **asked: built(name=name, **asked)
     monkeypatch.setitem(sys.modules, "timm", package)
     return package
 
 
 @pytest.mark.usefixtures("torchvision")
-def test_torchvision_builds_without_weights_for_the_classes_at_hand() -> None:
+def test_torchvision_builds_without_weights_for_the_classes_at_hand():
     fresh, name = factory("torchvision:resnet18", (3, 64, 64), 7, 0, width_per_group=32)
     assert name == "torchvision:resnet18"
     assert fresh().asked == {"name": "resnet18", "weights": None, "num_classes": 7, "width_per_group": 32}
@@ -57,7 +54,7 @@ def test_torchvision_builds_without_weights_for_the_classes_at_hand() -> None:
 
 @pytest.mark.usefixtures("timm")
 @pytest.mark.parametrize("name", ["vit_small_patch16_224", "vit_small_patch16_224.augreg_in1k"])
-def test_timm_builds_without_weights_for_the_channels_and_classes_at_hand(name: str) -> None:
+def test_timm_builds_without_weights_for_the_channels_and_classes_at_hand(name):
     fresh, called = factory(f"timm:{name}", (1, 32, 32), 7, 0, img_size=32)
     assert called == f"timm:{name}"
     assert fresh().asked == {"name": name, "pretrained": False, "num_classes": 7, "in_chans": 1, "img_size": 32}
@@ -69,32 +66,32 @@ def test_timm_builds_without_weights_for_the_channels_and_classes_at_hand(name: 
     [
         ("torchvision:resnet19", (3, 8, 8), {}, "no model of torchvision is called 'resnet19'; did you mean"),
         ("torchvision:raft", (3, 8, 8), {}, "no model of torchvision is called 'raft'"),
-        ("torchvision:resnet18", (1, 8, 8), {}, "torchvision:resnet18 takes 3 channels, not 1; repeat the channel"),
-        ("torchvision:resnet18", (8,), {}, r"torchvision:resnet18 takes images \(C, H, W\), not inputs \(8,\)"),
+        ("torchvision:resnet18", (1, 8, 8), {}, "torchvision:resnet18 takes 3 channels, got 1; repeat the channel"),
+        ("torchvision:resnet18", (8,), {}, r"torchvision:resnet18 takes images \(C, H, W\), got inputs \(8,\)"),
         (
             "torchvision:resnet18", (3, 8, 8), {"strange": 1},
             r"torchvision:resnet18 cannot be built with options {'strange': 1} \(strange is not\); see torchvision's",
         ),
         ("timm:resnet26", (3, 8, 8), {}, "no model of timm is called 'resnet26'; did you mean 'resnet26d'"),
-        ("keras:resnet18", (3, 8, 8), {}, "model 'keras:resnet18' is of no known library; give torchvision:NAME"),
+        ("keras:resnet18", (3, 8, 8), {}, "model 'keras:resnet18' names an unknown library; give torchvision:NAME"),
     ],
 )  # fmt: skip
-def test_refusals(name: str, shape: tuple[int, ...], options: dict[str, Any], message: str) -> None:
+def test_refusals(name, shape, options, message):
     with pytest.raises(EvenlyError, match=message) as said:
         factory(name, shape, 7, 0, **options)[0]()
     assert "\n" not in str(said.value)
 
 
 @pytest.mark.parametrize("library", ["torchvision", "timm"])
-def test_a_library_that_is_not_installed(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_is_not_installed(library, monkeypatch):
     for module in [library, f"{library}.models"]:
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(EvenlyError, match=rf"{library} cannot be imported \(.*\); pip install {library}, or choose"):
         factory(f"{library}:resnet18", (3, 8, 8), 7, 0)[0]()
 
 
-def test_a_torchvision_for_another_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(name: str) -> None:
+def test_a_torchvision_for_another_torch(monkeypatch):
+    def broken(name):
         raise RuntimeError("operator torchvision::nms does not exist\nand more")
 
     monkeypatch.setattr("evenly.models.libraries.import_module", broken)
@@ -104,6 +101,6 @@ def test_a_torchvision_for_another_torch(monkeypatch: pytest.MonkeyPatch) -> Non
         factory("torchvision:resnet18", (3, 8, 8), 7, 0)[0]()
 
 
-def test_naming_a_model_of_another_library_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_naming_a_model_of_another_library_imports_nothing(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     assert factory("timm:resnet26d", (3, 8, 8), 7, 0)[1] == "timm:resnet26d"

@@ -1,7 +1,5 @@
 """ImageNet weights in the real file: MobileNetV2 loads strictly and recognises photographs."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def photos(label: int, count: int) -> torch.Tensor:
+def photos(label, count):
     """(count, 3, 128, 128) photographs of one class, spread over the set, normalised as ImageNet is."""
     entry = next(e for e in json.loads((PHOTOS / "meta.json").read_text())["atlases"] if e["file"] == "photo.webp")
     members = np.flatnonzero(np.load(PHOTOS / "photo_labels.npy") == label)
@@ -35,7 +33,7 @@ def photos(label: int, count: int) -> torch.Tensor:
 
 
 @pytest.mark.skipif(not PHOTOS.is_dir(), reason="EVENLY_DATA names no folder with pacs128")
-def test_the_network_recognises_dogs() -> None:
+def test_the_network_recognises_dogs():
     """ImageNet's classes 151-268 are dogs, one in nine; measured: 23 of 24 photographs of dogs."""
     model = factory("mobilenet_v2", (3, 128, 128), 1000, 0, weights=str(FILE))[0]().eval()
     with torch.no_grad():
@@ -43,7 +41,7 @@ def test_the_network_recognises_dogs() -> None:
     assert int(((seen >= 151) & (seen <= 268)).sum()) >= 20
 
 
-def test_all_of_the_file_is_taken() -> None:
+def test_all_of_the_file_is_taken():
     model = factory("mobilenet_v2", (3, 224, 224), 1000, 0)[0]()
     loaded = load_weights(model, FILE)
     with np.load(FILE) as arrays:
@@ -53,7 +51,7 @@ def test_all_of_the_file_is_taken() -> None:
     assert (loaded.fresh, loaded.missing, loaded.unexpected) == ((), (), ())
 
 
-def test_a_head_for_two_classes_is_fresh() -> None:
+def test_a_head_for_two_classes_is_fresh():
     loaded = load_weights(factory("mobilenet_v2", (3, 64, 64), 2, 0)[0](), FILE)
     assert loaded.fresh == ("classifier.1.weight", "classifier.1.bias")
     assert len(loaded.taken) == 312

@@ -1,7 +1,5 @@
 """A network behind the scaling of its inputs: the moments, what it trains on, and who gives what to whom."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

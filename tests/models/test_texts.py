@@ -1,9 +1,6 @@
 """A bag of words against scikit-learn's TF-IDF; what reads texts and what does not."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,9 +23,7 @@ UNSEEN = ["good good film", "unheard-of syllables", "the book was bad and the fi
 
 def data(labels=(1, 0, 0, 1, 1, 0, 1, 0)):
     return Data(
-        train=Split(Texts(TEXTS), list(labels)),
-        test=Split(Texts(UNSEEN), [1, 0, 0]),
-        class_names=["bad", "good"],
+        train=Split(Texts(TEXTS), list(labels)), test=Split(Texts(UNSEEN), [1, 0, 0]), class_names=["bad", "good"]
     )
 
 
@@ -66,8 +61,8 @@ def counted(monkeypatch):
 
 def test_the_arms_of_a_comparison_encode_once(counted, monkeypatch):
     sought = []
-    found = Vocabulary._found.__func__
-    monkeypatch.setattr(Vocabulary, "_found", classmethod(lambda *given: sought.append(1) or found(*given)))
+    fitted = Vocabulary._fitted.__func__
+    monkeypatch.setattr(Vocabulary, "_fitted", classmethod(lambda *given: sought.append(1) or fitted(*given)))
     monkeypatch.setattr("evenly.models.texts._VOCABULARIES", {})
     table = evenly.compare("bag_of_words", data(), ["erm", "lff"], ["sgd", "sam"], seeds=2, epochs=1)
     assert len(table.rows) >= 8
@@ -186,12 +181,12 @@ def test_a_network_of_the_users_own_reads_texts_by_its_encode():
     [
         ("mlp", None, {}, "mlp cannot read texts; use bag_of_words, or hf:FOLDER for a model of transformers"),
         ("convnet", None, {}, "convnet cannot read texts"),
-        (nn.Linear(3, 2), None, {}, r"Linear cannot read texts, for it has no method encode\(texts\); give one that"),
+        (nn.Linear(3, 2), None, {}, r"Linear cannot read texts: it has no method encode\(texts\); add one that"),
         (
             "bag_of_words",
             (torch.randn(4, 3), [0, 1, 0, 1]),
             {},
-            r"reads texts and the inputs are numbers of shape \(3,\)",
+            r"reads texts, got numbers of shape \(3,\)",
         ),
         ("bag_of_words", None, {"min_count": 9}, "no word is in 9 of the 8 training texts .*; lower min_count"),
         ("bag_of_words", None, {"min_cuont": 9}, "bag_of_words cannot be built with options .*min_cuont"),
@@ -200,7 +195,7 @@ def test_a_network_of_the_users_own_reads_texts_by_its_encode():
             "hf:nowhere",
             None,
             {},
-            "'nowhere' holds no config.json; give a folder that a model's save_pretrained has left",
+            "'nowhere' holds no config.json; give a folder that a model's save_pretrained has written",
         ),
     ],
 )
@@ -210,7 +205,7 @@ def test_models_and_data_that_do_not_go_together_are_refused(model, given, optio
     assert "\n" not in str(refusal.value)
 
 
-def test_transformers_are_asked_for_where_they_are_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_transformers_are_asked_for_where_they_are_not_installed(tmp_path, monkeypatch):
     for file in ("config.json", "tokenizer.json", "model.safetensors"):
         (tmp_path / file).write_text("{}")
     monkeypatch.setitem(sys.modules, "transformers", None)
@@ -223,12 +218,12 @@ def test_transformers_are_asked_for_where_they_are_not_installed(tmp_path: Path,
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"max_length": "abc"}, "max_length 'abc' leaves nothing of a text"),
-        ({"max_length": 0}, "max_length 0 leaves nothing"),
-        ({"hidden": -5}, "hidden -5 are no widths"),
-        ({"hidden": [4, 0]}, r"hidden \[4, 0\] are no widths"),
-        ({"min_count": 0}, "min_count 0 makes no vocabulary"),
-        ({"max_words": -1}, "max_words -1 makes no vocabulary"),
+        ({"max_length": "abc"}, "max_length must be a whole number of at least 1, got 'abc'"),
+        ({"max_length": 0}, "max_length must be .*, got 0"),
+        ({"hidden": -5}, "hidden must be a list of widths, .*, got -5"),
+        ({"hidden": [4, 0]}, r"hidden must be .*, got \[4, 0\]"),
+        ({"min_count": 0}, "min_count must be a whole number of at least 1, got 0"),
+        ({"max_words": -1}, "max_words must be a whole number of at least 1, got -1"),
     ],
 )
 def test_options_that_leave_nothing_to_read_are_refused(options, said):

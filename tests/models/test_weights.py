@@ -1,13 +1,8 @@
 """Weights from a file: every kind of file, fresh heads, and what is refused."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +16,13 @@ State = dict[str, Tensor]
 
 
 @pytest.fixture(autouse=True)
-def _same_weights_every_time() -> Iterator[None]:
+def _same_weights_every_time():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
 
 
-def network(classes: int = 3) -> nn.Module:
+def network(classes=3):
     """Convolution, BatchNorm, a hidden and a last linear layer."""
     return nn.Sequential(
         OrderedDict(
@@ -37,7 +32,7 @@ def network(classes: int = 3) -> nn.Module:
     )  # fmt: skip
 
 
-def state(classes: int = 3) -> State:
+def state(classes=3):
     """A state that no fresh network has, the statistics of BatchNorm included."""
     return {
         name: torch.rand_like(value) if value.is_floating_point() else torch.full_like(value, 7)
@@ -45,15 +40,15 @@ def state(classes: int = 3) -> State:
     }
 
 
-def saved_npz(values: State, path: Path) -> None:
+def saved_npz(values, path):
     np.savez(path, **{name: value.numpy() for name, value in values.items()})
 
 
-def saved_safetensors(values: State, path: Path) -> None:
+def saved_safetensors(values, path):
     pytest.importorskip("safetensors.torch").save_file(values, path)
 
 
-SAVERS: dict[str, Callable[[Any, Path], None]] = {
+SAVERS = {
     ".npz": saved_npz,
     ".safetensors": saved_safetensors,
     ".pt": torch.save,
@@ -62,11 +57,11 @@ SAVERS: dict[str, Callable[[Any, Path], None]] = {
 }
 
 
-def unchanged(model: nn.Module, before: State) -> bool:
+def unchanged(model, before):
     return all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def copied(model: nn.Module) -> State:
+def copied(model):
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
@@ -74,7 +69,7 @@ def copied(model: nn.Module) -> State:
 
 
 @pytest.mark.parametrize("kind", SAVERS)
-def test_every_kind_of_file(kind: str, tmp_path: Path) -> None:
+def test_every_kind_of_file(kind, tmp_path):
     values, model = state(), network()
     SAVERS[kind](values, tmp_path / f"w{kind}")
     held = list(model.parameters())
@@ -87,14 +82,14 @@ def test_every_kind_of_file(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrapper", ["state_dict", "model_state_dict", "model"])
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "model."])
-def test_a_state_dict_inside_a_checkpoint_or_under_a_prefix(wrapper: str, prefix: str, tmp_path: Path) -> None:
+def test_a_state_dict_inside_a_checkpoint_or_under_a_prefix(wrapper, prefix, tmp_path):
     values, model = state(), network()
     torch.save({wrapper: {f"{prefix}{k}": v for k, v in values.items()}, "epoch": 3}, tmp_path / "w.pt")
     load_weights(model, tmp_path / "w.pt")
     assert unchanged(model, values)
 
 
-def test_a_prefix_of_the_model_itself_stays(tmp_path: Path) -> None:
+def test_a_prefix_of_the_model_itself_stays(tmp_path):
     model = nn.Sequential(OrderedDict(module=nn.Linear(2, 2)))
     values = {name: torch.rand_like(value) for name, value in model.state_dict().items()}
     torch.save(values, tmp_path / "w.pt")
@@ -102,7 +97,7 @@ def test_a_prefix_of_the_model_itself_stays(tmp_path: Path) -> None:
     assert unchanged(model, values)
 
 
-def test_counts_of_batches_may_be_missing(tmp_path: Path) -> None:
+def test_counts_of_batches_may_be_missing(tmp_path):
     values, model = state(), network()
     del values["norm.num_batches_tracked"]
     saved_npz(values, tmp_path / "w.npz")
@@ -112,7 +107,7 @@ def test_counts_of_batches_may_be_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("of_file", "of_model"), [("half", "float"), ("double", "float"), ("float", "bfloat16")])
-def test_values_are_converted_to_the_models_type(of_file: str, of_model: str, tmp_path: Path) -> None:
+def test_values_are_converted_to_the_models_type(of_file, of_model, tmp_path):
     values, model = state(), getattr(network(), of_model)()
     values = {k: getattr(v, of_file)() if v.is_floating_point() else v for k, v in values.items()}
     torch.save(values, tmp_path / "w.pt")
@@ -122,7 +117,7 @@ def test_values_are_converted_to_the_models_type(of_file: str, of_model: str, tm
         assert torch.equal(value, values[name].to(value.dtype))
 
 
-def test_names_of_published_densenets(tmp_path: Path) -> None:
+def test_names_of_published_densenets(tmp_path):
     small = {"blocks": (2, 1), "growth": 2}
     source, model = DenseNet(1, 3, **small), DenseNet(1, 3, **small)
     old = {
@@ -140,7 +135,7 @@ def test_names_of_published_densenets(tmp_path: Path) -> None:
 # Heads
 
 
-def test_a_head_for_other_classes_stays_fresh_and_is_named(tmp_path: Path) -> None:
+def test_a_head_for_other_classes_stays_fresh_and_is_named(tmp_path):
     values, model = state(classes=10), network(3)
     before = copied(model)
     torch.save(values, tmp_path / "w.pt")
@@ -151,14 +146,14 @@ def test_a_head_for_other_classes_stays_fresh_and_is_named(tmp_path: Path) -> No
         assert torch.equal(value, before[name] if name.startswith("fc") else values[name])
 
 
-def test_a_head_for_the_same_classes_is_taken(tmp_path: Path) -> None:
+def test_a_head_for_the_same_classes_is_taken(tmp_path):
     values, model = state(), network()
     torch.save(values, tmp_path / "w.pt")
     assert load_weights(model, tmp_path / "w.pt").fresh == ()
     assert torch.equal(model.fc.weight, values["fc.weight"])
 
 
-def test_only_the_last_layer_is_a_head(tmp_path: Path) -> None:
+def test_only_the_last_layer_is_a_head(tmp_path):
     values, model = state(), network()
     values["hidden.weight"], values["hidden.bias"] = torch.rand(6, 8), torch.rand(6)
     torch.save(values, tmp_path / "w.pt")
@@ -166,13 +161,13 @@ def test_only_the_last_layer_is_a_head(tmp_path: Path) -> None:
         load_weights(model, tmp_path / "w.pt")
 
 
-def test_a_head_of_another_width_is_refused(tmp_path: Path) -> None:
+def test_a_head_of_another_width_is_refused(tmp_path):
     values = state() | {"fc.weight": torch.rand(10, 6), "fc.bias": torch.rand(10)}
     torch.save(values, tmp_path / "w.pt")
     refused(network(), tmp_path / "w.pt", r"fc.weight in .* has shape \(10, 6\), in the model \(3, 5\)")
 
 
-def test_a_linear_model_is_its_own_head(tmp_path: Path) -> None:
+def test_a_linear_model_is_its_own_head(tmp_path):
     torch.save(nn.Linear(4, 9).state_dict(), tmp_path / "w.pt")
     assert load_weights(nn.Linear(4, 2), tmp_path / "w.pt") == Loaded((), ("weight", "bias"))
 
@@ -180,7 +175,7 @@ def test_a_linear_model_is_its_own_head(tmp_path: Path) -> None:
 # What is refused, and leaves the model as it was
 
 
-def refused(model: nn.Module, path: Path, message: str, **settings: Any) -> None:
+def refused(model, path, message, **settings):
     before = copied(model)
     with pytest.raises(EvenlyError, match=message) as said:
         load_weights(model, path, **settings)
@@ -188,7 +183,7 @@ def refused(model: nn.Module, path: Path, message: str, **settings: Any) -> None
     assert unchanged(model, before)
 
 
-def changed(**changes: Any) -> State:
+def changed(**changes):
     values = state() | {name.replace("_", ".", 1): value for name, value in changes.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -218,17 +213,17 @@ def changed(**changes: Any) -> State:
         ({f"x{i}": torch.zeros(1) for i in range(5)}, "but x0, x1, x2 and 2 more; give another file"),
     ],
 )
-def test_refused_values(values: State, message: str, tmp_path: Path) -> None:
+def test_refused_values(values, message, tmp_path):
     torch.save(values, tmp_path / "w.pt")
     refused(network(), tmp_path / "w.pt", message)
 
 
-def test_another_head_is_refused_where_asked(tmp_path: Path) -> None:
+def test_another_head_is_refused_where_asked(tmp_path):
     torch.save(state(10), tmp_path / "w.pt")
     refused(network(3), tmp_path / "w.pt", r"fc.weight in .* has shape \(10, 5\)", replace_head=False)
 
 
-def test_not_strict_takes_what_fits_and_says_what_does_not(tmp_path: Path) -> None:
+def test_not_strict_takes_what_fits_and_says_what_does_not(tmp_path):
     values, model = changed(hidden_weight=None, extra_weight=torch.zeros(1)), network()
     torch.save(values, tmp_path / "w.pt")
     loaded = load_weights(model, tmp_path / "w.pt", strict=False)
@@ -244,16 +239,16 @@ def test_not_strict_takes_what_fits_and_says_what_does_not(tmp_path: Path) -> No
 class Marks:
     """Leaves a mark where a file that holds it is opened without care."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.mkdir, (str(self.path),)
 
 
-def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
+def test_nothing_in_a_file_is_executed(tmp_path):
     torch.save(state() | {"extra": Marks(tmp_path / "mark")}, tmp_path / "w.pt")
-    refused(network(), tmp_path / "w.pt", "w.pt is not a state dict alone and is not opened, as that could run code")
+    refused(network(), tmp_path / "w.pt", "w.pt holds more than a state dict; opening it could run code")
     np.savez(tmp_path / "w.npz", extra=np.array(Marks(tmp_path / "mark")))
     refused(network(), tmp_path / "w.npz", "w.npz cannot be read as weights .*allow_pickle")
     assert not (tmp_path / "mark").exists()
@@ -261,36 +256,34 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", SAVERS)
 @pytest.mark.parametrize("content", [b"", b"no weights at all", b"PK\x03\x04 damaged"])
-def test_files_that_are_no_weights(kind: str, content: bytes, tmp_path: Path) -> None:
+def test_files_that_are_no_weights(kind, content, tmp_path):
     path = tmp_path / f"w{kind}"
     path.write_bytes(content)
-    refused(network(), path, f"w{kind} (cannot be read as weights|is not a state dict alone)")
+    refused(network(), path, f"w{kind} (cannot be read as weights|holds more than a state dict)")
 
 
 @pytest.mark.parametrize("kind", SAVERS)
-def test_a_file_cut_short(kind: str, tmp_path: Path) -> None:
+def test_a_file_cut_short(kind, tmp_path):
     path = tmp_path / f"w{kind}"
     SAVERS[kind](state(), path)
     path.write_bytes(path.read_bytes()[:-200])
-    refused(network(), path, f"w{kind} (cannot be read as weights|is not a state dict alone)")
+    refused(network(), path, f"w{kind} (cannot be read as weights|holds more than a state dict)")
 
 
 @pytest.mark.parametrize("content", [{}, [torch.zeros(1)], torch.zeros(2), {"epoch": 3}, {3: torch.zeros(1)}])
-def test_files_without_tensors_by_name(content: Any, tmp_path: Path) -> None:
+def test_files_without_tensors_by_name(content, tmp_path):
     torch.save(content, tmp_path / "w.pt")
     refused(network(), tmp_path / "w.pt", "w.pt holds no tensors by name; save model.state_dict")
 
 
-def test_other_paths(tmp_path: Path) -> None:
+def test_other_paths(tmp_path):
     refused(network(), tmp_path / "w.pt", "there is no file .*w.pt'; give a file of weights on this machine")
-    refused(
-        network(), tmp_path / "w.h5", r"w.h5' are of no known kind; give a file .safetensors, .npz, .pt, .pth, .bin"
-    )
+    refused(network(), tmp_path / "w.h5", r"weights must be a file .safetensors, .npz, .pt, .pth, .bin, got .*w.h5")
     (tmp_path / "folder.pt").mkdir()
     refused(network(), tmp_path / "folder.pt", "there is no file")
 
 
-def test_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_safetensors(tmp_path, monkeypatch):
     (tmp_path / "w.safetensors").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
@@ -300,11 +293,11 @@ def test_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 # By a model's name
 
 
-def test_a_named_model_starts_from_a_file(tmp_path: Path) -> None:
+def test_a_named_model_starts_from_a_file(tmp_path):
     source = PreActResNet(3, 10, width=4)
     torch.save(source.state_dict(), tmp_path / "w.pt")
 
-    def start(seed: int, classes: int) -> State:
+    def start(seed, classes):
         fresh = factory("preact_resnet18", (3, 8, 8), classes, seed, width=4, weights=str(tmp_path / "w.pt"))[0]
         return fresh().state_dict()
 
@@ -318,7 +311,7 @@ def test_a_named_model_starts_from_a_file(tmp_path: Path) -> None:
             assert torch.equal(value, source.state_dict()[name])
 
 
-def test_weights_are_for_a_model_by_name() -> None:
+def test_weights_are_for_a_model_by_name():
     with pytest.raises(EvenlyError, match="model option 'weights' is for a model by name"):
         factory(nn.Linear(2, 2), (2,), 2, 0, weights="w.pt")
     with pytest.raises(EvenlyError, match=r"there is no file 'nowhere\.pt'"):

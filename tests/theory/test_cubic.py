@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import evenly
-from evenly.data.patches import PatchLaw
+from evenly.data.patches import PatchDistribution
 from evenly.errors import EvenlyError
 from evenly.models.cubic import CubicCNN
 from evenly.theory import cubic
@@ -25,7 +25,7 @@ def normal(*shape, seed=0, scale=1.0):
 
 
 def drawn(n=60, seed=0, **law):
-    law = PatchLaw(dimension=7, **law)
+    law = PatchDistribution(dimension=7, **law)
     split = law.sample(n, seed)
     return split.inputs.double(), split.labels
 
@@ -149,7 +149,7 @@ def module_trained(w0, x, labels, *, lr, steps, rho=0.0, momentum=0.0):
 @pytest.mark.parametrize("rho", [0.0, 0.02])
 def test_training_is_torchs(rho, momentum):
     """The papers' size but for N: 300 steps through the learning of the easy feature, every one compared."""
-    law = PatchLaw(weak=0.4)
+    law = PatchDistribution(weak=0.4)
     split = law.sample(100, 1)
     x, features = split.inputs.double(), torch.stack(law.directions(1)).double()
     w0 = normal(40, 50, scale=0.03)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import evenly
 from evenly import EvenlyError
-from evenly.data.spiral import SpiralLaw, draw
+from evenly.data.spiral import SpiralDistribution, draw
 from evenly.randomness import generator
 from evenly.theory import spiral
 
@@ -32,7 +32,7 @@ PLAIN = {"rho": 0.0, "lr": 0.1, "effect": "none", "v_hard": 1.0, "batch_size": 5
 
 
 def examples(seeds: list[int], dtype: torch.dtype = torch.float64) -> tuple[Any, Any]:
-    return draw(SpiralLaw(label_noise=0.1), seeds, n=N, held_out=M, dtype=dtype)
+    return draw(SpiralDistribution(label_noise=0.1), seeds, n=N, held_out=M, dtype=dtype)
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +282,7 @@ def test_ratios_and_rates_are_read_off_the_steps(path: spiral.Trajectory) -> Non
 
 def test_effects_are_the_five_trainings_with_lsam_s_median_ratio() -> None:
     seeds, rho, options = [1, 2, 3], 0.75, {"epochs": 3, "lr": 0.05, "batch_size": 7}
-    train_set, held_out = draw(SpiralLaw(), seeds, n=28, held_out=200)
+    train_set, held_out = draw(SpiralDistribution(), seeds, n=28, held_out=200)
     found = spiral.effects(train_set, held_out, seeds=seeds, rho=rho, **options)
     lsam = spiral.train(train_set, held_out, seeds=seeds, rho=rho, **options)
     torch.testing.assert_close(found.v_hard, lsam.median_ratio, rtol=1e-4, atol=0)

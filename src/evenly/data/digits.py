@@ -1,9 +1,10 @@
 """Shortcut digits: scikit-learn's 8x8 handwritten digits, real images, with a planted easy feature.
 
 The label is which half of the digits an image is from: 0-4 or 5-9. The shortcut is one bright edge column, left or
-right. In `shortcut_digits` every image carries a shortcut and on a share `rate` of the training images it tells the
-label; validation and test show every image with both shortcuts, so that all four groups (label, shortcut) are equally
-well measured. In `partial_digits` the shortcut is always right but a share of the images lacks it, alike in all splits.
+right. In `shortcut_digits` every image carries a shortcut, which agrees with the label on a share `rate` of the
+training images. Validation and test show every image with both shortcuts, so that all four groups (label, shortcut) are
+measured equally well. In `partial_digits` the shortcut is always right, but a share of the images lacks it in each
+split.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ CLASS_NAMES = ("0-4", "5-9")
 
 def shortcut_digits(rate: float = 0.97, brightness: float = 1.0, seed: int = 0) -> Data:
     """Digits whose bright edge agrees with the label at `rate` in training; four groups (label, edge)."""
-    _check(rate, "rate", brightness)
+    _check(rate=rate, brightness=brightness)
     parts = _images(seed)
     images, labels = parts["train"]
-    edge = torch.where(_share(1 - rate, labels, seed, "shortcut"), 1 - labels, labels)
+    edge = torch.where(_drawn(1 - rate, labels, seed, "shortcut"), 1 - labels, labels)
     splits: dict[str, Any] = {"train": _split("train", images, labels, edge, brightness)}
     for name in ("validation", "test"):
         images, labels = parts[name]
@@ -48,11 +49,11 @@ def shortcut_digits(rate: float = 0.97, brightness: float = 1.0, seed: int = 0) 
 
 
 def partial_digits(missing: float = 0.1, brightness: float = 1.0, seed: int = 0) -> Data:
-    """Digits whose bright edge always tells the label, but a share `missing` has none, in test as in training."""
-    _check(missing, "missing", brightness)
+    """Digits whose bright edge always agrees with the label, but a share `missing` has none, in all splits."""
+    _check(missing=missing, brightness=brightness)
     splits: dict[str, Any] = {}
     for name, (images, labels) in _images(seed).items():
-        lacks = _share(missing, labels, seed, name)
+        lacks = _drawn(missing, labels, seed, name)
         splits[name] = _split(name, images, labels, torch.where(lacks, NONE, labels), brightness, lacks.long())
     return Data(
         **splits,
@@ -93,14 +94,14 @@ def _images(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
     }
 
 
-def _share(share: float, labels: Tensor, seed: int, purpose: str) -> Tensor:
+def _drawn(share: float, labels: Tensor, seed: int, purpose: str) -> Tensor:
     """(N,) True for a share of the examples of each class, drawn at random; the count is exact, not only its mean."""
-    drawn = torch.zeros(len(labels), dtype=torch.bool)
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         members = (labels == label).nonzero().flatten()
         order = torch.randperm(len(members), generator=generator(seed, purpose, int(label)))
-        drawn[members[order[: round(share * len(members))]]] = True
-    return drawn
+        chosen[members[order[: round(share * len(members))]]] = True
+    return chosen
 
 
 def _split(
@@ -113,7 +114,7 @@ def _split(
     return Split(images, labels, 2 * labels + (edge if group is None else group), {"edge": edge}, name=name)
 
 
-def _check(share: float, what: str, brightness: float) -> None:
-    for name, value in ((what, share), ("brightness", brightness)):
+def _check(**shares: float) -> None:
+    for name, value in shares.items():
         if not 0 <= value <= 1:
-            raise EvenlyError(f"{name} {value} is not a share; give a number in [0, 1]")
+            raise EvenlyError(f"{name} must be a share from 0 to 1, got {value}")

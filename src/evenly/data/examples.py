@@ -27,7 +27,7 @@ from evenly.data.arrays import read_arrays
 from evenly.data.contract import Data, Split
 from evenly.data.images.decoding import SUFFIXES, Fitted, Size, Squeezed, decode, pixels_of
 from evenly.data.images.folders import images_in
-from evenly.data.images.rows import files_in
+from evenly.data.images.listing import inside
 from evenly.data.metadata import METADATA, SPLIT_NAMES, Rows, read_rows
 from evenly.data.preprocessing import (
     ArrayPreprocessing,
@@ -255,8 +255,11 @@ def _listed(root: Path, class_names: Sequence[str]) -> tuple[Path, list[str], Te
     """The images of a folder, and their labels where a metadata.csv or the folders they lie in name classes."""
     if (root / METADATA).is_file():
         rows = read_rows(root / METADATA)
-        labels = _labels(rows, "label", class_names)
-        return root, files_in(rows, "file", root), labels
+        labels, files = _labels(rows, "label", class_names), rows.take("file")
+        for file, line in zip(files, rows.lines, strict=True):
+            if "\0" in file or not inside(root, root / file):
+                raise EvenlyError(f"file {file!r} in line {line} of {rows.path} lies outside {root}; leave it out")
+        return root, files, labels
     files = [file.removeprefix("./") for file in images_in(root, ".")]
     if not files:
         raise EvenlyError(f"there are no images in {root} ({', '.join(SUFFIXES)}); give a folder that holds some")

@@ -30,10 +30,10 @@ from evenly.randomness import derive
 
 METADATA = "metadata.csv"
 SHARES = (0.2, 0.2)  # of validation and test, where no splits are given
-UNDIVIDED = 4  # examples of a stratum under which it cannot give its share to each of three splits
+UNDIVIDED = 4  # a stratum of fewer examples cannot give each of three splits its share
 SPLIT_NAMES = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
 FEW = 20
-"""Values up to which a lone attribute makes groups by itself: one with more may well be a name or a number."""
+"""A lone attribute of up to so many values makes groups by itself; one of more may be a name or a number."""
 YES = {"1", "true", "yes"}
 NO = {"0", "false", "no"}
 
@@ -43,9 +43,9 @@ LARGEST_CELL = 1 << 24
 
 @dataclass
 class Rows:
-    """A file's rows: cells, stripped, by the name of their column, and the line that each row ends in.
+    """A file's rows: stripped cells by the name of their column, and the line that each row ends in.
 
-    `taken` holds what each column that was taken serves as.
+    `taken` maps each column that was taken to its role.
     """
 
     path: Path
@@ -65,19 +65,21 @@ class Rows:
         role = role or name
         if (column := self.called(name)) is None:
             self.refuse_taken(name, role)
-            found = ", ".join(map(repr, self.columns)) or "nothing"
-            raise EvenlyError(f"{self.path} has no column {name!r} (found: {found}); add it, or name the right one")
+            there = ", ".join(map(repr, self.columns)) or "nothing"
+            raise EvenlyError(f"{self.path} has no column {name!r} (found: {there}); add it, or name the right one")
         self.taken[column] = role
         return self.full(column, self.columns.pop(column))
 
     def refuse_taken(self, name: str, role: str) -> None:
-        """Refuse a column as one thing that is another already."""
+        """Refuse a column for a role if it has another role already."""
         for column, other in self.taken.items():
             if column.lower() == name.lower() and name not in self.columns:
-                way = f"name another with {role}=COLUMN, or add a copy of it under another name"
+                hint = f"name another with {role}=COLUMN, or add a copy of it under another name"
                 if (other, role) == ("label", "groups"):
-                    way = "call it label there, e.g. groups=label,place"
-                raise EvenlyError(f"column {name!r} of {self.path} is the {other} and not for {role} as well; {way}")
+                    hint = "call it label there, e.g. groups=label,place"
+                raise EvenlyError(
+                    f"column {name!r} of {self.path} is the {other} and cannot serve as {role} as well; {hint}"
+                )
 
     def full(self, name: str, values: list[str]) -> list[str]:
         """The values of a column, refused if one is empty."""
@@ -111,7 +113,7 @@ def read_rows(path: Path, *, unnamed: bool = False) -> Rows:
             raise EvenlyError(f"{path} has {header.count(name)} columns called {name!r}; give each a name of its own")
     for line, row in rows[1:]:
         if len(row) != len(header):
-            raise EvenlyError(f"line {line} of {path} has {len(row)} cells for {len(header)} columns; mend it")
+            raise EvenlyError(f"line {line} of {path} has {len(row)} cells for {len(header)} columns; correct it")
     if len(rows) == 1:
         raise EvenlyError(f"{path} has a header and no rows; add a row for each example")
     columns = {name: [row[i] for _, row in rows[1:]] for i, name in enumerate(header)}
@@ -131,13 +133,13 @@ def splits_in(rows: Rows, name: str = "split") -> Names | None:
     """Takes the column of splits: (N,) names in `SPLITS`, or None where there is no column called split."""
     if name == "split" and rows.called(name) is None and name not in rows.taken:
         return None
-    given = rows.take(name, "split")
-    for value, line in zip(given, rows.lines, strict=True):
+    values = rows.take(name, "split")
+    for value, line in zip(values, rows.lines, strict=True):
         if value.lower() not in SPLIT_NAMES:
             raise EvenlyError(
                 f"split {value!r} in line {line} of {rows.path} is not known; use train, validation, test"
             )
-    return np.array([SPLIT_NAMES[value.lower()] for value in given])
+    return np.array([SPLIT_NAMES[value.lower()] for value in values])
 
 
 @dataclass
@@ -170,45 +172,45 @@ def grouped(
     attributes: Mapping[str, Integers],
     attribute_names: Mapping[str, Sequence[str]],
 ) -> Groups:
-    """The groups that `by` names, in the form told at the top of this file.
+    """The groups that `by` names, in the form described at the top of this file.
 
     Args:
         labels: (N,) in 0..K-1, by `class_names`.
         attributes: (N,) each in 0..V-1, by `attribute_names`.
     """
     columns = {"label": labels} | dict(attributes)
-    spoken = {"label": list(class_names)} | {
+    value_names = {"label": list(class_names)} | {
         name: [f"{name} {value}" for value in attribute_names[name]] for name in attributes
     }
     crossed, overlapping = columns_of(by)
     for name in (*crossed, *overlapping):
         if name not in columns:
             raise EvenlyError(f"no attribute to group by is called {name!r}; there are: {', '.join(columns)}")
-    true = {name: _is_yes(name, columns[name], attribute_names.get(name, class_names)) for name in overlapping}
+    is_yes = {name: _is_yes(name, columns[name], attribute_names.get(name, class_names)) for name in overlapping}
     used = [*crossed, *overlapping]
-    count = reduce(lambda total, name: total * len(spoken[name]), used, 1)
+    count = reduce(lambda total, name: total * len(value_names[name]), used, 1)
     if count > MOST_GROUPS:
         raise EvenlyError(f"groups {by!r} make {count} combinations, more than {MOST_GROUPS}; name fewer columns")
 
     def combined(used: Sequence[str]) -> tuple[Integers, list[str]]:
         """(N,) the number of each example's combination, the last column running fastest, and their names."""
-        number = reduce(lambda total, name: total * len(spoken[name]) + columns[name], used, np.zeros_like(labels))
-        return number, [", ".join(parts) for parts in product(*(spoken[name] for name in used))]
+        number = reduce(lambda total, name: total * len(value_names[name]) + columns[name], used, np.zeros_like(labels))
+        return number, [", ".join(parts) for parts in product(*(value_names[name] for name in used))]
 
     groups, names = combined(used)
     if not overlapping:
         return Groups(groups, names)
     cells, tops = combined(crossed)
-    members = [(cells == k) & true[name] for name in overlapping for k in range(len(tops))]
-    called = [f"{top}, {name}" if top else name for name in overlapping for top in tops]
-    return Groups(groups, names, np.stack(members, axis=1), called)
+    members = [(cells == k) & is_yes[name] for name in overlapping for k in range(len(tops))]
+    overlapping_names = [f"{top}, {name}" if top else name for name in overlapping for top in tops]
+    return Groups(groups, names, np.stack(members, axis=1), overlapping_names)
 
 
 def columns_of(by: str) -> tuple[list[str], list[str]]:
     """The columns that a choice of groups names: those that are crossed, and those that overlap."""
     parts = [[name.strip() for name in part.split("+")] for part in by.split(",")]
-    named = [name for part in parts for name in part]
-    if "" in named or len(set(named)) < len(named) or sum(len(part) > 1 for part in parts) > 1:
+    names = [name for part in parts for name in part]
+    if "" in names or len(set(names)) < len(names) or sum(len(part) > 1 for part in parts) > 1:
         raise EvenlyError(f"groups {by!r} cannot be read; name columns once each, as place, label,place or label,a+b")
     crossed = [part[0] for part in parts if len(part) == 1]
     return crossed, [name for part in parts if len(part) > 1 for name in part]
@@ -222,15 +224,15 @@ def divided(
     seed: int,
     labels: Integers | None = None,
 ) -> Names:
-    """(N,) names in `SPLITS`: as given, with a share of train held out on request; or drawn anew.
+    """(N,) names in `SPLITS`: as given, with a share of train held out on request; or drawn from the seed.
 
-    Where there are very few examples and no share is asked for, validation or test may be left out.
+    With very few examples and no share asked for, validation or test may be empty.
 
     Args:
-        strata: (N,) of each of which every split gets its share, as far as one can be divided.
-        validation: the share of all examples where splits are drawn (else 0.2), of train where they are given and
-            there is no validation yet (else none).
-        test: the share of all examples where splits are drawn (else 0.2).
+        strata: (N,); every split gets its share of each stratum, as far as the stratum can be divided.
+        validation: the share of all examples where splits are drawn (by default 0.2), of train where they are given
+            and there is no validation yet (by default none).
+        test: the share of all examples where splits are drawn (by default 0.2).
         labels: (N,) where strata are parts of classes.
     """
     for name, share in (("validation", validation), ("test", test)):
@@ -240,13 +242,13 @@ def divided(
         return _with_validation(strata, given.astype("<U10"), validation, test, seed)
     held, last = SHARES[0] if validation is None else validation, SHARES[1] if test is None else test
     if held + last >= 1:
-        raise EvenlyError(f"validation {held} and a test share of {last} leave nothing to train on; give less")
+        raise EvenlyError(f"validation {held} and test {last} leave nothing to train on; give smaller shares")
     rank = ranks(strata, seed, "split")
-    if labels is not None:  # a part of a class that cannot be divided so goes by lot; else all such would go alike
-        _, of, sizes = np.unique(strata, return_inverse=True, return_counts=True)
-        lot = np.random.default_rng(derive(seed, "split of few")).random(len(sizes)) - 0.5
-        of_class = np.bincount(labels)[labels]
-        rank += np.where((sizes[of] < UNDIVIDED) & (sizes[of] < of_class), (lot / sizes)[of], 0.0)
+    if labels is not None:  # small parts of a class go to a split at random; else all of them would go to the same one
+        _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+        shift = np.random.default_rng(derive(seed, "split of few")).random(len(sizes)) - 0.5
+        size, class_size = sizes[stratum], np.bincount(labels)[labels]
+        rank += np.where((size < UNDIVIDED) & (size < class_size), (shift / sizes)[stratum], 0.0)
     splits = np.select([rank < 1 - held - last, rank < 1 - last], ["train", "validation"], "test")
     for name, share in (("train", 1 - held - last), ("validation", validation), ("test", test)):
         if share and not (splits == name).any():
@@ -278,23 +280,23 @@ def _with_validation(strata: Integers, splits: Names, validation: float | None, 
 
 
 def check_classes(path: Path, class_names: Sequence[str], labels: Integers, splits: Names, *, drawn: bool) -> None:
-    """Every class is in every split there is: a number for the worst class would leave a missing one out unsaid."""
+    """Refuse a class that is missing from a split: the worst class there would be silently another."""
     present = [part for part in SPLITS if (splits == part).any()]
     for k, name in enumerate(class_names):
         counts = {part: int(((labels == k) & (splits == part)).sum()) for part in present}
         if missing := [part for part in present if not counts[part]]:
             there = ", ".join(f"{part} {count}" for part, count in counts.items())
-            way = "add rows, remove the class, or name the splits in a column" if drawn else "add rows, or remove it"
-            raise EvenlyError(f"label {name!r} has no row in the {missing[0]} split of {path} ({there}); {way}")
+            hint = "add rows, remove the class, or name the splits in a column" if drawn else "add rows, or remove it"
+            raise EvenlyError(f"label {name!r} has no row in the {missing[0]} split of {path} ({there}); {hint}")
 
 
 def _is_yes(name: str, column: Integers, values: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    said = [value.lower() for value in values]
-    if strange := [value for value in said if value not in YES | NO]:
+    lower = [value.lower() for value in values]
+    if others := [value for value in lower if value not in YES | NO]:
         raise EvenlyError(
-            f"column {name!r} holds {strange[0]!r} and makes no overlapping groups; give 0 and 1, or join it by a comma"
+            f"column {name!r} holds {others[0]!r} and makes no overlapping groups; give 0 and 1, or join it by a comma"
         )
-    return np.isin(column, [k for k, value in enumerate(said) if value in YES])
+    return np.isin(column, [k for k, value in enumerate(lower) if value in YES])
 
 
 def _whole(text: str) -> bool:

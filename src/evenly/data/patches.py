@@ -23,8 +23,8 @@ from evenly.randomness import generator
 
 
 @dataclass(frozen=True)
-class PatchLaw:
-    """The family of laws. `noise` is the standard deviation per coordinate (the papers' sigma_p / sqrt(d))."""
+class PatchDistribution:
+    """The distribution of patches. `noise` is the standard deviation per coordinate (the papers' sigma_p / sqrt(d))."""
 
     strong: float = 1.0
     weak: float = 0.2
@@ -36,15 +36,13 @@ class PatchLaw:
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
-            raise EvenlyError(f"alpha {self.alpha} is not a probability; give a number in [0, 1]")
+            raise EvenlyError(f"alpha must be a probability from 0 to 1, got {self.alpha}")
         if not self.noise >= 0:
-            raise EvenlyError(f"noise {self.noise} is no standard deviation; give a number from 0")
+            raise EvenlyError(f"noise must be at least 0, got {self.noise}")
         if self.otherwise not in ("absent", "opposite"):
-            raise EvenlyError(f"otherwise {self.otherwise!r} is not known; give 'absent' or 'opposite'")
+            raise EvenlyError(f"otherwise must be 'absent' or 'opposite', got {self.otherwise!r}")
         if self.dimension < 2 or self.patches < 2:
-            raise EvenlyError(
-                f"dimension {self.dimension} and patches {self.patches}: two features need at least 2 of each"
-            )
+            raise EvenlyError(f"dimension and patches must be at least 2, got {self.dimension} and {self.patches}")
 
     def directions(self, seed: int = 0) -> tuple[Tensor, Tensor]:
         """The planted unit vectors (v_strong, v_weak), each (d,): a random orthonormal pair."""
@@ -69,7 +67,8 @@ class PatchLaw:
 
     def data(self, count: int, seed: int, *, name: str, features: tuple[str, str], recipe: dict[str, object]) -> Data:
         """The three splits; training on it records both alignments after every epoch."""
-
+        if count < 1:
+            raise EvenlyError(f"n must be at least 1, got {count}")
         planted = self.directions(seed)
 
         def observe(model: nn.Module) -> dict[str, float]:
@@ -80,15 +79,13 @@ class PatchLaw:
             return {f"alignment_{feature}": value for feature, value in zip(features, values, strict=True)}
 
         agreement = "present" if self.otherwise == "absent" else "agrees"
-        if count < 1:
-            raise EvenlyError(f"n {count} leaves the training set empty; give at least 1")
         return Data(
             train=self.sample(count, seed, "train"),
             validation=self.sample(max(count // 4, 1), seed, "validation"),
             test=self.sample(count, seed, "test"),
             name=name,
             about=f"Two classes of {self.patches} patches in {self.dimension} dimensions. The weak feature "
-            f"({features[1]}, strength {self.weak:g}) always tells the class; "
+            f"({features[1]}, strength {self.weak:g}) always predicts the class; "
             f"the strong one ({features[0]}, strength {self.strong:g}) "
             f"does on {self.alpha:.0%} of the examples and is {self.otherwise} on the rest.",
             class_names=("-1", "+1"),
@@ -105,36 +102,19 @@ def alignment(filters: Tensor, *directions: Tensor) -> list[float]:
 
 
 def patches(
-    n: int = 10_000,
-    beta_e: float = 1.0,
-    beta_d: float = 0.2,
-    alpha: float = 0.9,
-    noise: float = 0.125,
-    seed: int = 0,
+    n: int = 10_000, beta_e: float = 1.0, beta_d: float = 0.2, alpha: float = 0.9, noise: float = 0.125, seed: int = 0
 ) -> Data:
     """Easy and difficult features; a share 1 - alpha of the examples lacks the easy one."""
-    law = PatchLaw(strong=beta_e, weak=beta_d, alpha=alpha, otherwise="absent", noise=noise)
-    recipe = {
-        "model": "cubic-cnn",
-        "epochs": 600,
-        "batch_size": None,
-        "lr": 0.1,
-        "momentum": 0.0,
-        "rho": 0.02,
-    }
-    return law.data(n, seed, name="patches", features=("easy", "difficult"), recipe=recipe)
+    distribution = PatchDistribution(strong=beta_e, weak=beta_d, alpha=alpha, otherwise="absent", noise=noise)
+    recipe = {"model": "cubic-cnn", "epochs": 600, "batch_size": None, "lr": 0.1, "momentum": 0.0, "rho": 0.02}
+    return distribution.data(n, seed, name="patches", features=("easy", "difficult"), recipe=recipe)
 
 
 def spurious_patches(
-    n: int = 10_000,
-    beta_s: float = 1.0,
-    beta_c: float = 0.2,
-    alpha: float = 0.98,
-    noise: float = 0.125,
-    seed: int = 0,
+    n: int = 10_000, beta_s: float = 1.0, beta_c: float = 0.2, alpha: float = 0.98, noise: float = 0.125, seed: int = 0
 ) -> Data:
     """Spurious and core features; on a share 1 - alpha of the examples the spurious one points to the other class."""
-    law = PatchLaw(strong=beta_s, weak=beta_c, alpha=alpha, otherwise="opposite", noise=noise)
+    distribution = PatchDistribution(strong=beta_s, weak=beta_c, alpha=alpha, otherwise="opposite", noise=noise)
     # the authors' code: ERM by plain gradient descent; balanced sets by momentum, torch's, so lr 0.03 is 0.3 in eq. 3.1
     small = {"lr": 0.03, "momentum": 0.9}
     schedule = {"epochs": 801 + 7 * 101, "warmup_epochs": 801, "every": 101, "add": [100, 100, 100, 50, 50, 25, 25]}
@@ -149,4 +129,4 @@ def spurious_patches(
         "evaluate_every": 20,
         "options": {"pde": small | schedule, "subsample": small | {"epochs": 801}},
     }
-    return law.data(n, seed, name="spurious-patches", features=("spurious", "core"), recipe=recipe)
+    return distribution.data(n, seed, name="spurious-patches", features=("spurious", "core"), recipe=recipe)

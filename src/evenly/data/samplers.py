@@ -1,6 +1,6 @@
 """Which examples are seen, how often, in which epoch: torch Samplers whose every draw is a function of (seed, epoch).
 
-Iterating to the end moves a sampler on to its next epoch; `set_epoch` says which one it is, where the loop knows.
+Iterating to the end moves a sampler to its next epoch. A loop that counts epochs itself calls `set_epoch`.
 
     sampler = evenly.Upsample(hard, total=len(dataset), factor=2)
     loader = DataLoader(dataset, batch_size=128, sampler=sampler)
@@ -21,7 +21,7 @@ from evenly.errors import EvenlyError
 from evenly.randomness import generator
 
 MOST = 10_000
-"""Times that an example is repeated in an epoch at most; the methods' papers have up to 100."""
+"""The largest upsampling factor; the methods' papers have up to 100."""
 
 
 class EpochSampler(Sampler[int]):
@@ -48,7 +48,7 @@ class EpochSampler(Sampler[int]):
         return len(self.members())
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next."""
+        """Set the epoch that comes next."""
         self.epoch = int(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class EpochSampler(Sampler[int]):
         return {"epoch": self.epoch, "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where `state_dict` was taken."""
+        """Continue from where `state_dict` was taken."""
         self.epoch, self.seed = int(state["epoch"]), int(state["seed"])
 
 
@@ -84,17 +84,19 @@ class Upsample(EpochSampler):
         super().__init__(seed)
         hard = torch.as_tensor(hard)
         if hard.dtype == torch.bool or (hard.is_floating_point() and len(hard)):
-            raise EvenlyError(f"hard examples of type {hard.dtype} are no indices; give integers, e.g. mask.nonzero()")
+            raise EvenlyError(f"hard must be integer indices, got {hard.dtype}; of a mask give mask.nonzero()")
         hard = hard.long().flatten()
         if not 1 <= factor <= MOST or factor != int(factor):
             raise EvenlyError(
-                f"factor {factor} cannot be used to repeat examples; give a whole number in 1..{MOST} (2 doubles them)"
+                f"factor must be a whole number from 1 to {MOST}, got {factor} (2 shows each hard example twice)"
             )
         if len(hard) and (int(hard.min()) < 0 or int(hard.max()) >= total):
             outside = int(hard[(hard < 0) | (hard >= total)][0])
-            raise EvenlyError(f"hard index {outside} is outside a data set of {total}; indices run from 0")
-        if len(hard.unique()) != len(hard):
-            raise EvenlyError("an index stands twice among the hard examples; repeat with factor instead")
+            raise EvenlyError(f"hard indices must be from 0 to {total - 1}, got {outside}")
+        values, counts = hard.unique(return_counts=True)
+        if len(values) != len(hard):
+            repeated = int(values[counts > 1][0])
+            raise EvenlyError(f"hard must name each index once, got {repeated} twice; repeat examples with factor")
         self._members = torch.cat([torch.arange(total), hard.repeat(int(factor) - 1)])
 
     def members(self) -> Tensor:
@@ -114,8 +116,8 @@ class ProgressiveExpansion(EpochSampler):
         every: epochs between expansions.
         add: examples per expansion; a list gives one number for each expansion (none after its end), "all" adds the
             whole rest at once.
-        cap: at most so many examples per group in the balanced set, groups smaller than that entering whole; without
-            it every group gives as many as the smallest has.
+        cap: examples per group in the balanced set, at most. Smaller groups enter whole. Without it every group gives
+            as many as the smallest has.
         draw: "even" draws as evenly over the groups as what is left of them allows, "random" draws blind to groups.
     """
 
@@ -132,13 +134,13 @@ class ProgressiveExpansion(EpochSampler):
         super().__init__(seed)
         self._groups = _as_groups(groups)
         if warmup_epochs < 0:
-            raise EvenlyError(f"warmup_epochs {warmup_epochs} is less than no warm-up; give at least 0")
+            raise EvenlyError(f"warmup_epochs must be at least 0, got {warmup_epochs}")
         if every < 1:
-            raise EvenlyError(f"every {every} leaves no epoch between expansions; give at least 1")
+            raise EvenlyError(f"every must be at least 1, got {every}")
         if cap is not None and cap < 1:
-            raise EvenlyError(f"cap {cap} leaves no example in a group; give at least 1")
+            raise EvenlyError(f"cap must be at least 1, got {cap}")
         if draw not in ("even", "random"):
-            raise EvenlyError(f"draw {draw!r} is not known; give 'even' or 'random'")
+            raise EvenlyError(f"draw must be 'even' or 'random', got {draw!r}")
         self.warmup_epochs, self.every, self.cap, self.draw = int(warmup_epochs), int(every), cap, draw
         self.add = _as_additions(add)
         self._arrange()
@@ -198,34 +200,32 @@ class GroupBalanced(EpochSampler):
         super().__init__(seed)
         groups = _as_groups(groups)
         if total is not None and total < 1:
-            raise EvenlyError(f"total {total} leaves nothing to draw; give at least 1")
+            raise EvenlyError(f"total must be at least 1, got {total}")
         self._queues = [(groups == g).nonzero().flatten() for g in groups.unique()]
         self._total = len(groups) if total is None else int(total)
 
     def members(self) -> Tensor:
         share, extra = divmod(self._total, len(self._queues))
-        chosen = []
+        members = []
         for position, queue in enumerate(self._queues):
             # the remainder moves round the groups, so that none is favoured over the epochs
-            want = share + ((position - self.epoch) % len(self._queues) < extra)
-            rounds = range(-(-want // len(queue)))
+            count = share + ((position - self.epoch) % len(self._queues) < extra)
+            rounds = range(-(-count // len(queue)))
             draws = [
                 torch.randperm(len(queue), generator=generator(self.seed, "round", self.epoch, position, r))
                 for r in rounds
             ]
-            chosen.append(queue[torch.cat([*draws, torch.empty(0, dtype=torch.long)])[:want]])
-        return torch.cat(chosen)
+            members.append(queue[torch.cat([*draws, torch.empty(0, dtype=torch.long)])[:count]])
+        return torch.cat(members)
 
     def __len__(self) -> int:
         return self._total
 
 
-def _as_groups(given: Any) -> Tensor:
-    groups: Tensor = torch.as_tensor(given).cpu()
+def _as_groups(values: Any) -> Tensor:
+    groups: Tensor = torch.as_tensor(values).cpu()
     if groups.ndim != 1 or not len(groups) or groups.is_floating_point() or groups.dtype == torch.bool:
-        raise EvenlyError(
-            f"groups of shape {tuple(groups.shape)} and type {groups.dtype} cannot be balanced; give integers (N,)"
-        )
+        raise EvenlyError(f"groups must be integers (N,), got shape {tuple(groups.shape)} and type {groups.dtype}")
     return groups
 
 
@@ -234,9 +234,9 @@ def _as_additions(add: Any) -> int | list[int] | Literal["all"]:
         return "all"
     sizes = np.asarray(add)
     if (sizes.size and sizes.dtype.kind not in "iu") or sizes.ndim > 1:
-        raise EvenlyError(f"add {add!r} is no number of examples; give a whole number, a list of them, or 'all'")
+        raise EvenlyError(f"add must be a whole number, a list of them, or 'all', got {add!r}")
     if (sizes < 0).any():
-        raise EvenlyError(f"add {add} would take examples away; give numbers from 0")
+        raise EvenlyError(f"add must be at least 0, got {add}")
     return int(sizes) if sizes.ndim == 0 else [int(size) for size in sizes]
 
 

@@ -1,18 +1,18 @@
-"""Spiral data: a linear feature that is learned at once, and a spiral that tells as much and is learned last.
+"""Spiral data: a linear feature that is learned at once, and a spiral that is as predictive and learned last.
 
     x = [x_easy, x_hard] in R^4,   y = ±1,   z, t ~ U(0, 1),   r = sqrt(t) 2 pi chi / 360,   e ~ U([0, 0.5]^2)
 
     x_easy = u_e k_e y a_easy [z, z] + noise_e
     x_hard = u_h k_h y a_hard ([-r cos r, r sin r] + e) + noise_h
 
-(Springer et al. 2024, "SAM enhances feature quality via balanced learning", Appendix E.) Each feature tells the label
-by itself; chi, the complexity, is the angle in degrees over which the spiral winds. Three kinds of noise, on both
+(Springer et al. 2024, "SAM enhances feature quality via balanced learning", Appendix E.) Each feature predicts the
+label by itself; chi, the complexity, is the angle in degrees over which the spiral winds. Three kinds of noise, on both
 features or on the hard one only: the side of a feature is flipped, u = -1, with probability `label_noise` (the label is
 not); a feature is dropped, k = 0, with probability `dropout`; Gaussian noise of standard deviation `gaussian_noise` is
 added per coordinate, to dropped features too.
 
 Equation 43 draws z^2 from a negative interval where y = -1. It is read here as antipodal: the second arm is the first
-turned by 180 degrees. Taking z = -r at its word mirrors the arm instead, and the two then cross. The uniform noise e of
+turned by 180 degrees. Taken literally, z = -r mirrors the arm instead, and the two then cross. The uniform noise e of
 equation 44 turns and shrinks with the arm; outside of a_hard it would span most of the arms' distance, a_hard pi.
 
 A balanced set, where each feature is on either side independently of the other, is what features are probed on (their
@@ -43,8 +43,8 @@ Examples = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class SpiralLaw:
-    """The family of laws; `complexity` is chi in degrees. The defaults are Appendix E's, without noise."""
+class SpiralDistribution:
+    """The distribution of spiral data; `complexity` is chi in degrees. The defaults are Appendix E's, without noise."""
 
     complexity: float = 315.0
     a_easy: float = 2.0
@@ -57,26 +57,26 @@ class SpiralLaw:
     def __post_init__(self) -> None:
         for name in ("complexity", "a_easy", "a_hard"):
             if not 0 < (value := getattr(self, name)) < math.inf:
-                raise EvenlyError(f"{name} {value} leaves no feature; give a positive number")
+                raise EvenlyError(f"{name} must be a finite number above 0, got {value}")
         for name in ("label_noise", "dropout"):
             if not 0 <= (value := getattr(self, name)) <= 1:
-                raise EvenlyError(f"{name} {value} is not a probability; give a number in [0, 1]")
+                raise EvenlyError(f"{name} must be a probability from 0 to 1, got {value}")
         if not 0 <= self.gaussian_noise < math.inf:
-            raise EvenlyError(f"gaussian_noise {self.gaussian_noise} is no standard deviation; give a number from 0")
+            raise EvenlyError(f"gaussian_noise must be a finite number of at least 0, got {self.gaussian_noise}")
         if self.noise_on not in ("both", "hard"):
-            raise EvenlyError(f"noise_on {self.noise_on!r} is not known; give 'both' or 'hard'")
+            raise EvenlyError(f"noise_on must be 'both' or 'hard', got {self.noise_on!r}")
 
     @property
-    def clean(self) -> SpiralLaw:
-        """The law without its noise."""
-        return SpiralLaw(self.complexity, self.a_easy, self.a_hard)
+    def clean(self) -> SpiralDistribution:
+        """The same distribution without noise."""
+        return SpiralDistribution(self.complexity, self.a_easy, self.a_hard)
 
     def sample(self, count: int, seed: int = 0, split: str = "train", *, balanced: bool = False) -> Split:
         """Draw `count` examples: inputs (count, 4), labels 0/1, groups 0..3, attributes `easy` and `hard`.
 
         An attribute is the side that the feature shows, 0 or 1, or 2 where it was dropped. Groups are 2 * label, plus 1
-        where the easy feature does not show the label. For one seed, laws of different complexity or noise are made
-        of the same draws.
+        where the easy feature does not show the label. For one seed, distributions of different complexity or
+        noise are made of the same draws.
         """
         x, label, sides = self._draw(count, seed, split, balanced)
         group = 2 * label + (sides[0] != label).long()
@@ -85,7 +85,7 @@ class SpiralLaw:
     def _draw(self, count: int, seed: int, split: str, balanced: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs (count, 4) in float64, labels 0/1, and the sides that both features show, (2, count)."""
         if count < 1:
-            raise EvenlyError(f"n {count} leaves the {split} set empty; give at least 1")
+            raise EvenlyError(f"n must be at least 1, got {count} for the {split} set")
         draw = generator(seed, "spiral", split)
 
         def uniform(*shape: int) -> Tensor:
@@ -106,12 +106,12 @@ class SpiralLaw:
         r = t.sqrt() * (2 * math.pi * self.complexity / 360)
         arm = torch.stack([-r * r.cos(), r * r.sin()], 1)
         feature = torch.stack([self.a_easy * z[:, None].expand(-1, 2), self.a_hard * (arm + jitter)])
-        shown = sign * feature + noise * (self.gaussian_noise * noisy.double())[:, :, None]
-        return torch.cat([shown[0], shown[1]], 1), label, side.masked_fill(dropped, DROPPED)
+        noisy_feature = sign * feature + noise * (self.gaussian_noise * noisy.double())[:, :, None]
+        return torch.cat([noisy_feature[0], noisy_feature[1]], 1), label, side.masked_fill(dropped, DROPPED)
 
 
 def draw(
-    laws: SpiralLaw | Sequence[SpiralLaw],
+    distributions: SpiralDistribution | Sequence[SpiralDistribution],
     seeds: Sequence[int],
     *,
     n: int = 300,
@@ -120,25 +120,30 @@ def draw(
 ) -> tuple[Examples, Examples]:
     """Training and held-out examples of S runs, for :func:`evenly.theory.spiral.train`.
 
-    Held-out points are free of noise and tell how well a feature was learned, not how noisy it is.
+    Held-out points are free of noise: they measure how well a feature was learned, not how noisy it is.
 
     Args:
-        laws: one for all runs, or one for each.
-        seeds: (S,). Runs of one seed and law get the same examples.
+        distributions: one for all runs, or one for each.
+        seeds: (S,). Runs of one seed and distribution get the same examples.
         n: training examples; 300 in Appendix B.
         held_out: test points, which the paper does not count.
     """
-    each = [laws] * len(seeds) if isinstance(laws, SpiralLaw) else list(laws)
-    if not seeds or len(each) != len(seeds):
-        raise EvenlyError(f"{len(each)} laws for {len(seeds)} seeds; give one law, or one for each of 1 or more seeds")
-    made: dict[tuple[SpiralLaw, int, str], Examples] = {}
-    for law, seed in set(zip(each, seeds, strict=True)):
-        for split, count, used in (("train", n, law), ("test", held_out, law.clean)):
-            x, label, _ = used._draw(count, seed, split, balanced=False)
-            made[law, seed, split] = (x.to(dtype), (2 * label - 1).to(dtype))
+    if isinstance(distributions, SpiralDistribution):
+        distributions = [distributions] * len(seeds)
+    if not seeds or len(distributions) != len(seeds):
+        raise EvenlyError(
+            f"got {len(distributions)} distributions for {len(seeds)} seeds; give one distribution, or one for each of "
+            "1 or more seeds"
+        )
+    runs = list(zip(distributions, seeds, strict=True))
+    examples: dict[tuple[SpiralDistribution, int, str], Examples] = {}
+    for distribution, seed in set(runs):
+        for split, count, source in (("train", n, distribution), ("test", held_out, distribution.clean)):
+            x, label, _ = source._draw(count, seed, split, balanced=False)
+            examples[distribution, seed, split] = (x.to(dtype), (2 * label - 1).to(dtype))
     stacked = []
     for split in ("train", "test"):
-        parts = [made[law, seed, split] for law, seed in zip(each, seeds, strict=True)]
+        parts = [examples[distribution, seed, split] for distribution, seed in runs]
         stacked.append((torch.stack([x for x, _ in parts]), torch.stack([y for _, y in parts])))
     return stacked[0], stacked[1]
 
@@ -154,24 +159,24 @@ def spiral(
     noise_on: Literal["both", "hard"] = "both",
     seed: int = 0,
 ) -> Data:
-    """A linear and a spiral feature; each tells the label in training, only the spiral in validation and test."""
-    law = SpiralLaw(complexity, a_easy, a_hard, label_noise, gaussian_noise, dropout, noise_on)
-    validation = law.clean.sample(1000, seed, "validation", balanced=True)
+    """A linear and a spiral feature; each predicts the label in training, only the spiral in validation and test."""
+    distribution = SpiralDistribution(complexity, a_easy, a_hard, label_noise, gaussian_noise, dropout, noise_on)
+    validation = distribution.clean.sample(1000, seed, "validation", balanced=True)
     noisy = label_noise or gaussian_noise or dropout
-    but = f", but for the noise on {'each' if noise_on == 'both' else 'the spiral'}" if noisy else ""
+    exception = f", but for the noise on {'each' if noise_on == 'both' else 'the spiral'}" if noisy else ""
     return Data(
-        train=law.sample(n, seed, "train"),
+        train=distribution.sample(n, seed, "train"),
         validation=validation,
-        test=law.clean.sample(1000, seed, "test", balanced=True),
+        test=distribution.clean.sample(1000, seed, "test", balanced=True),
         name="spiral",
         about=f"Two classes of points in 4 dimensions: two lie on a line, two on a spiral of {complexity:g} degrees. "
-        f"In training each of the two features tells the class{but}. In validation and test the spiral does, and "
-        "the line agrees with it on half of the points.",
+        f"In training each of the two features predicts the class{exception}. In validation and test the spiral does, "
+        "and the line agrees with it on half of the points.",
         class_names=("-1", "+1"),
         group_names=[f"y={y}, line {how}" for y in ("-1", "+1") for how in ("agrees", "does not agree")],
         observe=lambda model: probing_errors(model, validation),
         recipe={"model": "mlp", "epochs": 15, "batch_size": 5, "lr": 0.01, "momentum": 0.0, "rho": 0.05},
-        options={"n": n, "seed": seed, **asdict(law)},
+        options={"n": n, "seed": seed, **asdict(distribution)},
     )
 
 
@@ -179,8 +184,8 @@ def spiral(
 def probing_errors(model: nn.Module, split: Split) -> dict[str, float]:
     """How often the model mistakes the side of each feature: `easy_probing_error`, `hard_probing_error`.
 
-    A network with a `representation` (N, 4) -> (N, 2) is read there, by sign (Section 5.1). Any other is asked for its
-    class with the other feature set to zero.
+    A network with a `representation` (N, 4) -> (N, 2) is read there, by sign (Section 5.1). Any other network predicts
+    the class with the other feature set to zero.
     """
     assert isinstance(split.inputs, Tensor)
     x = split.inputs.to(next(model.parameters()))

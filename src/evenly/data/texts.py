@@ -1,4 +1,4 @@
-"""Texts as they are: strings, which the model's own encoder turns into numbers (`evenly.models.texts`)."""
+"""Texts as strings; the model's own encoder turns them into numbers (`evenly.models.texts`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Texts(Dataset[str]):
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = list(texts)
-        if strange := [i for i, text in enumerate(self.texts) if not isinstance(text, str)]:
-            raise EvenlyError(f"text {strange[0]} is a {type(self.texts[strange[0]]).__name__}; give strings")
+        if others := [i for i, text in enumerate(self.texts) if not isinstance(text, str)]:
+            raise EvenlyError(f"texts must be strings, got a {type(self.texts[others[0]]).__name__} at {others[0]}")
         self._ids: tuple[Hashable, Tensor] | None = None
 
     def __len__(self) -> int:
@@ -26,15 +26,15 @@ class Texts(Dataset[str]):
     def __getitem__(self, i: int) -> str:
         return self.texts[i]
 
-    def ids(self, encode: Callable[[list[str]], Tensor], by: Hashable) -> Tensor:
-        """The token ids (N, L) that `encode` gives, kept for the next network that encodes alike.
+    def ids(self, encode: Callable[[list[str]], Tensor], encoding: Hashable) -> Tensor:
+        """The token ids (N, L) that `encode` returns, cached for the next network with the same encoding.
 
         Args:
-            by: all that `encode` depends on; None where that cannot be told, and nothing is kept.
+            encoding: everything that `encode` depends on; None where that is not known, and nothing is cached.
         """
-        if by is None:
+        if encoding is None:
             return encode(self.texts)
-        key = (self.fingerprint(), by)
+        key = (self.fingerprint(), encoding)
         if self._ids is None or self._ids[0] != key:
             self._ids = (key, encode(self.texts))
         return self._ids[1]

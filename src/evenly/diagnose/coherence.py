@@ -27,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from evenly.diagnose.gauss_newton import GaussNewton, Loss, curvature_of, state_of
 from evenly.diagnose.samples import in_eval_mode, samples_of
 from evenly.errors import EvenlyError
-from evenly.options import checks_options
+from evenly.settings import checks_options
 from evenly.theory.coherence import MEMORY, Coherence, of_hessians, of_stream
 
 

@@ -23,7 +23,7 @@ from evenly.diagnose.passes import batches, logits_of, split_of
 from evenly.diagnose.samples import in_eval_mode, tensor_of
 from evenly.engine.losses import predictions
 from evenly.errors import EvenlyError
-from evenly.options import checks_options
+from evenly.settings import checks_options
 
 
 def forgetting_scores(history: Any) -> Tensor:

@@ -37,8 +37,8 @@ from evenly.diagnose.gauss_newton import Loss, curvature_of
 from evenly.diagnose.losses import summed
 from evenly.diagnose.samples import check_model, check_order, check_real, in_eval_mode, samples_of
 from evenly.errors import EvenlyError, unknown
-from evenly.options import checks_options
 from evenly.randomness import derive, generator, isolated
+from evenly.settings import checks_options
 from evenly.theory.lanczos import Extremes, extremes
 
 BATCH = 128

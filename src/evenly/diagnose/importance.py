@@ -30,12 +30,12 @@ from torch import Tensor, nn
 from evenly.data.contract import Split
 from evenly.diagnose.passes import batches, check_labels, logits_of, run, split_of
 from evenly.diagnose.samples import check_real, in_eval_mode, tensor_of
-from evenly.engine.features import last_linear
+from evenly.engine.evaluation import last_linear
 from evenly.engine.losses import losses, single
 from evenly.errors import EvenlyError
 from evenly.optim.foreach import alike, norm
-from evenly.options import checks_options
 from evenly.randomness import generator
+from evenly.settings import checks_options
 from evenly.theory.spiral import gini as over_last
 
 Weights = dict[str, Tensor]

@@ -35,8 +35,8 @@ from evenly.diagnose.samples import tensor_of
 from evenly.engine.accuracy import wilson
 from evenly.engine.losses import losses
 from evenly.errors import EvenlyError, unknown
-from evenly.options import checks_options
 from evenly.randomness import derive, generator
+from evenly.settings import checks_options
 
 Columns = Mapping[str, Tensor]
 

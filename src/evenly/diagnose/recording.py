@@ -35,10 +35,10 @@ from evenly.diagnose.probes import probes as probes_of
 from evenly.diagnose.probes import unprobeable
 from evenly.diagnose.samples import check_model, check_real, in_eval_mode
 from evenly.engine.losses import single
-from evenly.errors import EvenlyError, unknown
+from evenly.errors import EvenlyError
 from evenly.models.weights import READERS, load_weights
-from evenly.options import checked, kinds_of, options_of
 from evenly.randomness import isolated
+from evenly.settings import Recording, checked, options_of, settings_of
 
 SAMPLES = 1000
 """Training examples that a spectrum is taken over at most."""
@@ -90,9 +90,8 @@ class Recorder:
         importance = {"rho": importance} if isinstance(importance, int | float) else importance
         if not isinstance(importance, Mapping | None):
             raise EvenlyError(f"importance {importance!r} is no length; give rho, e.g. 0.05, or options by name")
-        kinds = kinds_of(importance_weights)
-        kinds = {name: kinds[name] for name in options_of(importance_weights)}
-        importance = None if importance is None else checked("option of importance", importance, kinds)
+        options = options_of(importance_weights)
+        importance = None if importance is None else checked("option of importance", importance, options)
         check_options(**importance or {})
         if spectrum is not None and not callable(spectrum) and (not isinstance(spectrum, int) or spectrum < 1):
             raise EvenlyError(f"spectrum {spectrum} is no number of eigenvalues; give 1 or more, or a function")
@@ -209,10 +208,7 @@ def record_checkpoints(
         what: what to record, as in `Recorder`.
     """
     files = _files(checkpoints)
-    for name in what:
-        if name not in options_of(Recorder.__init__):
-            raise unknown("option of record", name, options_of(Recorder.__init__))
-    recorder = Recorder(data, **what)
+    recorder = Recorder(data, **checked("option of record", what, settings_of(Recording)))
     if not callable(model):
         raise EvenlyError(f"model is a {type(model).__name__}; give an nn.Module, or a function that builds one")
     network = deepcopy(model) if isinstance(model, nn.Module) else model()

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from evenly.data.contract import Split
 from evenly.diagnose.passes import batches, run, split_of
 from evenly.diagnose.samples import check_model, in_eval_mode, tensor_of
-from evenly.engine.features import as_rows, last_linear
+from evenly.engine.evaluation import as_rows, last_linear
 from evenly.errors import EvenlyError, unknown
-from evenly.options import checks_options
 from evenly.randomness import derive
+from evenly.settings import checks_options
 
 PERPLEXITY = 30.0
 """Of t-SNE: van der Maaten and Hinton (2008) find 5 to 50 alike."""

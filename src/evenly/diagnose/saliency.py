@@ -23,7 +23,7 @@ from evenly.diagnose.representations import named_layer
 from evenly.diagnose.samples import check_model, in_eval_mode, like_of, tensor_of
 from evenly.engine.losses import predictions, single
 from evenly.errors import EvenlyError
-from evenly.options import checks_options
+from evenly.settings import checks_options
 
 CHUNK = 16
 """Images whose gradients are taken at once."""

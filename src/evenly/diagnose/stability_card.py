@@ -25,7 +25,7 @@ from evenly.diagnose.gauss_newton import GaussNewton, curvature_of
 from evenly.diagnose.losses import gradient_norm, mean_loss
 from evenly.diagnose.samples import in_eval_mode, samples_of
 from evenly.errors import EvenlyError
-from evenly.options import checks_options
+from evenly.settings import checks_options
 from evenly.theory.coherence import MEMORY
 from evenly.theory.stability import (
     Hessians,

@@ -23,8 +23,8 @@ from evenly.diagnose.coherence import coherence
 from evenly.diagnose.losses import mean_loss
 from evenly.diagnose.samples import samples_of
 from evenly.errors import EvenlyError
-from evenly.options import checks_options
 from evenly.randomness import isolated
+from evenly.settings import checks_options
 
 COLUMNS = ("coherence", "sample_sharpness", "sharpness", "sigma", "loss")
 """lambda_max(S), max_i lambda_max(H_i), lambda_max(H), the measure sigma (the first over the second), the mean loss."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from evenly.data.augment import Augment
 from evenly.data.contract import Split
 from evenly.data.samplers import EpochSampler
 from evenly.data.texts import Texts
-from evenly.engine.precision import Precision, autocast, resolved, whole
+from evenly.engine.precision import Precision, resolved
 from evenly.errors import EvenlyError
 
 EVALUATION_BATCH = 1024
@@ -191,18 +191,3 @@ def _cut(indices: Tensor, batch_size: int) -> list[Tensor]:
     if batch_size > 1 and len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     return parts
-
-
-@torch.no_grad()
-def outputs_of(model: nn.Module, batches: Batches) -> Tensor:
-    """The model's outputs on every example, in the order of storage, in eval mode."""
-    was_training = model.training
-    model.eval()
-    try:
-        outputs = []
-        for batch in batches.in_order():
-            with autocast(batches.precision, batches.device):
-                outputs.append(model(batch.x))
-        return whole(torch.cat(outputs))
-    finally:
-        model.train(was_training)

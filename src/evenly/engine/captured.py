@@ -50,6 +50,24 @@ def why_not(batches: Batches, optimizer: Optimizer) -> str | None:
     return f"{type(base).__name__} is not known to be capturable"
 
 
+def capture(step: Step, batches: Batches, steps: int) -> tuple[CapturedStep | None, str]:
+    """The step recorded, where it can be, and in a few words how steps are taken.
+
+    Args:
+        steps: how many there will be, which decides whether compiling is worth its time.
+    """
+    reason = why_not(batches, step.optimizer)
+    if reason is None:
+        step.model.train()
+        try:
+            recorded = CapturedStep(step, batches, compiled=steps >= COMPILE_STEPS)
+        except NotCapturedError as error:
+            reason = str(error)
+        else:
+            return recorded, "captured" if recorded.uncompiled is None else f"captured: {recorded.uncompiled}"
+    return None, f"plain: {reason}"
+
+
 class CapturedStep:
     """A `Step` on full batches of a split, recorded and replayed. Anything the recording changed is put back.
 
@@ -65,7 +83,7 @@ class CapturedStep:
         self.place = torch.arange(self.size, device=step.device)
         self.rates = [_on_device(group["lr"], step.device) for group in step.optimizer.param_groups]
         self.uncompiled: str | None = None if compiled else "too few steps to be worth it"
-        self._look = step.look
+        self._plain_loss = step.per_example_loss
         self._gather: Gather = gathered
         self._settings = _settings_of(step.optimizer)
         with self._put_back(), _fastest_convolutions():
@@ -121,9 +139,9 @@ class CapturedStep:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's advice is not for the user
             if compiled:
-                self.step.look, self._gather = _compiled(self._look), _compiled(gathered)
+                self.step.per_example_loss, self._gather = _compiled(self._plain_loss), _compiled(gathered)
             else:
-                self.step.look, self._gather = self._look, gathered
+                self.step.per_example_loss, self._gather = self._plain_loss, gathered
             self.set_rates()
             # sweeps make it again for every size and network, and the default is to give up after eight
             with torch._dynamo.config.patch(recompile_limit=64):
@@ -189,7 +207,7 @@ class CapturedStep:
                     else:
                         tensor.zero_()
                 step.seen.copy_(seen)
-            step.cost, step.look = cost, self._look
+            step.cost, step.per_example_loss = cost, self._plain_loss
             step.optimizer.zero_grad()
 
 

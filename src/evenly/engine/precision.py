@@ -9,20 +9,15 @@ import torch
 from torch import Tensor
 
 from evenly.data.contract import Split
-from evenly.errors import unknown
 
 Precision = Literal["auto", "bf16", "float32"]
-PRECISIONS = {
-    "auto": "bf16 for images on a GPU that has it, float32 elsewhere",
-    "bf16": "products and convolutions in bfloat16, everything else and the weights in float32",
-    "float32": "everything in float32, as torch has it: on a GPU its default rounds what convolutions read to TF32",
-}
+"""auto: bf16 for images on a GPU that has it, float32 elsewhere.
+bf16: products and convolutions in bfloat16, everything else and the weights in float32.
+float32: everything in float32, as torch has it: on a GPU its default rounds what convolutions read to TF32."""
 
 
 def resolved(precision: str, split: Split, device: torch.device) -> Literal["bf16", "float32"]:
     """What "auto" means for these inputs on this device: images are uint8, and only they are known to bear it."""
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
     if precision != "auto":
         return "bf16" if precision == "bf16" else "float32"
     fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

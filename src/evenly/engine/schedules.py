@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from evenly.errors import unknown
-
 Schedule = Callable[[float], float]
 
 
@@ -33,8 +31,4 @@ SCHEDULES: dict[str, Schedule] = {"constant": constant, "step": step, "cosine": 
 
 def schedule(name_or_function: str | Schedule) -> Schedule:
     """A schedule by name, or the function itself."""
-    if callable(name_or_function):
-        return name_or_function
-    if name_or_function not in SCHEDULES:
-        raise unknown("schedule", name_or_function, SCHEDULES)
-    return SCHEDULES[name_or_function]
+    return SCHEDULES[name_or_function] if isinstance(name_or_function, str) else name_or_function

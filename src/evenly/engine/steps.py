@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from attrs import field, frozen
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -13,44 +14,56 @@ from evenly.engine.losses import losses, predictions
 from evenly.engine.precision import autocast, whole
 
 State = dict[str, Tensor]
-Objective = Callable[[Tensor, Batch, State], Tensor]
-Look = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
+PerExampleLoss = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
 """From a network, inputs and labels to the losses that the objective gets and how many examples are right. Losses are
 (B,), or (B, m) where several networks learn at once; the last column is then reported as the training loss."""
 
 
-def look(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def mean(losses: Tensor, batch: Batch, state: State) -> Tensor:
+    """Plain training: the mean loss."""
+    return losses.mean()
+
+
+def per_example_loss(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The loss of each example (B,) and how many are right ()."""
     outputs = whole(model(x))
     return losses(outputs, y), (predictions(outputs.detach()) == y).sum()
 
 
-class Step:
-    """An optimizer's step on a batch: losses, weights, objective, gradient; as often as the optimizer looks.
+@frozen(eq=False)
+class Objective:
+    """What training minimises; the mean loss where nothing is given.
 
     Args:
-        weights: (N,) factors on the losses of the training examples, or None.
-        state: tensors that the objective keeps between steps.
+        function: from the losses (B,) of a batch, the batch and the state to the scalar to minimise.
+        state: tensors that the function keeps between steps; checkpointed with the run.
+        weights: (N,) factors on the losses of the training examples.
+        per_example_loss: how losses come about, where that is not one network's cross-entropy.
+        gradients: example-gradients that the loss of one example costs.
+    """
+
+    function: Callable[[Tensor, Batch, State], Tensor] = mean
+    state: State = field(factory=dict)
+    weights: Tensor | None = None
+    per_example_loss: PerExampleLoss = per_example_loss
+    gradients: float = 1.0
+
+
+class Step:
+    """An optimizer's step on a batch: losses, weights, objective, gradient; as often as the optimizer asks for them.
+
+    Args:
         precision: "bf16" or "float32".
-        look: how a batch is looked at; the cross-entropy of one network where not given.
-        gradients: example-gradients that a look at one example costs.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        objective: Objective,
-        state: State,
-        weights: Tensor | None,
-        precision: str,
-        device: torch.device,
-        look: Look = look,
-        gradients: float = 1.0,
+        self, model: nn.Module, optimizer: Optimizer, objective: Objective, precision: str, device: torch.device
     ) -> None:
         self.model, self.optimizer, self.objective = model, optimizer, objective
-        self.state, self.weights, self.precision, self.device = state, weights, precision, device
-        self.look, self.gradients = look, gradients
+        self.precision, self.device = precision, device
+        self.per_example_loss = objective.per_example_loss
+        self.state = {name: value.to(device) for name, value in objective.state.items()}
+        self.weights = None if objective.weights is None else objective.weights.to(device)
         self.seen = torch.zeros(2, dtype=torch.float64, device=device)
         """Summed loss and number right in the first passes since the last `read`."""
         self.cost = 0.0
@@ -62,16 +75,16 @@ class Step:
         def closure() -> Tensor:
             self.optimizer.zero_grad()
             with autocast(self.precision, self.device):
-                each, right = self.look(self.model, batch.x, batch.y)
+                each, right = self.per_example_loss(self.model, batch.x, batch.y)
             if batch.first:
-                shown = each.detach() if each.ndim == 1 else each.detach()[:, -1]
-                self.seen += torch.stack([shown.sum().double(), right.double()])
+                reported = each.detach() if each.ndim == 1 else each.detach()[:, -1]
+                self.seen += torch.stack([reported.sum().double(), right.double()])
             if self.weights is not None:
                 each = each * self.weights[batch.index]
-            loss = self.objective(each, batch, self.state)
+            loss = self.objective.function(each, batch, self.state)
             loss.backward()
             batch.first = False
-            self.cost += self.gradients * len(batch)
+            self.cost += self.objective.gradients * len(batch)
             return loss
 
         self.optimizer.step(closure)  # type: ignore[arg-type]

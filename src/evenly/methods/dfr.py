@@ -16,35 +16,58 @@ from __future__ import annotations
 
 import copy
 import inspect
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from attrs import asdict, frozen
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from evenly.data import Data, ProgressiveExpansion, Split
-from evenly.engine import FORWARD, Fit, Run, Selection, group_accuracy
-from evenly.engine.batches import Batches, outputs_of
-from evenly.engine.features import linear_layers
+from evenly.engine import FORWARD, Fit, Selection, Trained, group_accuracy
+from evenly.engine.batches import Batches
+from evenly.engine.evaluation import linear_layers, outputs_of
 from evenly.errors import EvenlyError
-from evenly.methods.kept import kept
 from evenly.methods.registry import Factory, method
 from evenly.randomness import derive, generator
+from evenly.settings import Settings, at_least, at_most
 
 STRENGTHS = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
 """Inverse strengths of the penalty to choose from, the paper's."""
 
 MOST_DRAWS = 10_000
 
+FITTED_TO = {
+    "train": "training examples",
+    "validation": "validation examples, so that accuracy on validation is no test of it",
+}
 
-@method(needs_groups=True)
-def dfr(model: Factory, data: Data, fit: Fit, *, on: Literal["train", "validation"] = "train", draws: int = 10) -> Run:
-    """Train by ERM, then fit the last layer anew to group-balanced data, of training or of validation.
 
-    The features are standardised by the mean and deviation of the whole split; that goes into the layer's weights.
+@frozen(eq=False)
+class LastLayer:
+    """A layer for features as they are, and how it was found.
+
+    Args:
+        weight, bias: (K, D) and (K,).
+        C: the inverse strength chosen.
+        held_out_worst_group: what that reached; NaN where no group had an example to spare, and C is then the first of
+            `STRENGTHS`.
+        times_drawn: (N,) how many draws each example was in.
     """
-    split = data.train if on == "train" else data.validation
+
+    weight: Tensor
+    bias: Tensor
+    C: float
+    held_out_worst_group: float
+    times_drawn: Tensor
+
+
+def check(
+    data: Data, settings: Settings, on: Literal["train", "validation"], draws: int, seed: int, **_: object
+) -> None:
+    """Refuse a split that is not there, is all there is to measure on, or whose draws would lack a class."""
+    split = data.splits.get(on)
     if split is None:
         raise EvenlyError("on 'validation' needs a validation set and there is none; use on='train'")
     if on == "validation" and data.test is None:
@@ -52,45 +75,63 @@ def dfr(model: Factory, data: Data, fit: Fit, *, on: Literal["train", "validatio
             "on 'validation' fits the last layer there, so that nothing is left to measure it on; give a test set, or "
             "use on='train'"
         )
-    if not 1 <= draws <= MOST_DRAWS:
-        does = "fit no last layer" if draws < 1 else "would take days"
-        raise EvenlyError(f"draws {draws} {does}; give a whole number in 1..{MOST_DRAWS}, 10 in the paper")
-    if len(present := split.labels.unique()) < data.classes:
-        missing = next(k for k in range(data.classes) if k not in present)
+    assert split.groups is not None
+    labels = split.labels.cpu()
+    if (missing := missing_class(labels, data.classes)) is not None:
         raise EvenlyError(f"class {missing} has no {on} example to fit a last layer to; use on='train'")
-    drawn(split, data.classes, draws, fit.seed)  # refuses before anything is trained
-    name = output_layer(model(), split)
-    run = fit(model(), data)
-    found = kept(fit, "last_layer", lambda: last_layer(run.features(split), split, data.classes, draws, fit.seed))
-    run.cost += FORWARD * (len(split) + 1)  # the features, and the example that showed where the last layer is
-    layer = run.model.get_submodule(name)
-    assert isinstance(layer, nn.Linear)
-    put(found["weight"], found["bias"], layer)
-    used = found["times_drawn"].nonzero().flatten() if on == "train" else torch.empty(0, dtype=torch.long)
-    if on == "train":
-        why = (
-            f"in at least one of the {draws} group-balanced draws of training examples that the last layer is fitted to"
-        )
-    else:
-        why = f"the last layer is fitted to {draws} group-balanced draws of validation examples"
-    details = {name: found[name] for name in ("C", "held_out_worst_group", "times_drawn")}
-    run.selection = Selection(used, torch.ones_like(used), why, details)
-    return run
+    half, held_out, sets = balanced_draws(split.groups.cpu(), draws, seed)
+    for members in [half, *sets] if len(held_out) else sets:
+        if (missing := missing_class(labels[members], data.classes)) is not None:
+            raise EvenlyError(
+                f"a group-balanced draw of {len(members)} examples holds none of class {missing}; make the groups of "
+                "one class each, or give the smallest one more examples"
+            )
 
 
-def last_layer(features: Tensor, split: Split, classes: int, draws: int, seed: int) -> dict[str, Any]:
-    """Step 2 on features (N, D): `weight` (K, D) and `bias` (K,) for features as they are, and how they were found.
+@method(needs_groups=True, check=check)
+def dfr(
+    model: Factory,
+    data: Data,
+    fit: Fit,
+    *,
+    on: Literal["train", "validation"] = "train",
+    draws: Annotated[int, at_least(1), at_most(MOST_DRAWS)] = 10,
+) -> Trained:
+    """Train by ERM, then fit the last layer anew to group-balanced data, of training or of validation.
 
-    `C` is the inverse strength chosen and `held_out_worst_group` what it reached (NaN where no group had an example to
-    spare: C is then the first of `STRENGTHS`); `times_drawn` (N,) counts the draws that an example was in.
+    The features are standardised by the mean and deviation of the whole split; that goes into the layer's weights.
     """
+    split = data.splits[on]
+    name = output_layer(model(), split)
+    trained = fit(model(), data)
+    saved = fit.load_or_compute(
+        "last_layer", lambda: asdict(last_layer(trained.features(split), split, data.classes, draws, fit.seed))
+    )
+    trained.cost += FORWARD * (len(split) + 1)  # the features, and the example that showed where the last layer is
+    layer = trained.model.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    replace_weights(layer, saved["weight"], saved["bias"])
+    if on == "train":
+        used = saved["times_drawn"].nonzero().flatten()
+        why = f"in at least one of the {draws} group-balanced draws of training examples that fit the last layer"
+    else:
+        used = torch.empty(0, dtype=torch.long)
+        why = f"the last layer is fitted to {draws} group-balanced draws of validation examples"
+    details = {name: saved[name] for name in ("C", "held_out_worst_group", "times_drawn")}
+    trained.selection = Selection(used, torch.ones_like(used), why, details)
+    trained.remarks = (f"after the epochs the last layer was fitted anew to group-balanced draws of {FITTED_TO[on]}",)
+    return trained
+
+
+def last_layer(features: Tensor, split: Split, classes: int, draws: int, seed: int) -> LastLayer:
+    """Step 2 on features (N, D)."""
     from sklearn.preprocessing import StandardScaler
 
     assert split.groups is not None
     labels, groups = split.labels.cpu(), split.groups.cpu()
     scaler = StandardScaler().fit(features.double().numpy())
     x = torch.from_numpy(scaler.transform(features.double().numpy()))
-    half, held_out, sets = drawn(split, classes, draws, seed)
+    half, held_out, sets = balanced_draws(groups, draws, seed)
     best, C = (-1.0, 0.0), STRENGTHS[0]
     if len(held_out):
         for strength in STRENGTHS:
@@ -101,13 +142,13 @@ def last_layer(features: Tensor, split: Split, classes: int, draws: int, seed: i
     layers = [regression(x[members], labels[members], classes, C, seed) for members in sets]
     weight, bias = (torch.stack(parts).mean(0) for parts in zip(*layers, strict=True))
     weight = weight / torch.from_numpy(scaler.scale_)
-    return {
-        "weight": weight,
-        "bias": bias - weight @ torch.from_numpy(scaler.mean_),
-        "C": C,
-        "held_out_worst_group": best[0] if len(held_out) else float("nan"),
-        "times_drawn": torch.bincount(torch.cat(sets), minlength=len(labels)),
-    }
+    return LastLayer(
+        weight,
+        bias - weight @ torch.from_numpy(scaler.mean_),
+        C,
+        best[0] if len(held_out) else float("nan"),
+        torch.bincount(torch.cat(sets), minlength=len(labels)),
+    )
 
 
 def regression(x: Tensor, labels: Tensor, classes: int, C: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -141,22 +182,18 @@ def halves(groups: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     return torch.cat(first), torch.cat(second)
 
 
-def drawn(split: Split, classes: int, draws: int, seed: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+def balanced_draws(groups: Tensor, draws: int, seed: int) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Indices of the draw that the strength is chosen by, of the examples held out from it, and of the draws that the
-    layer is fitted to; refused where one of them lacks a class."""
-    assert split.groups is not None
-    labels, groups = split.labels.cpu(), split.groups.cpu()
+    layer is fitted to, from groups (N,)."""
     fitted, held_out = halves(groups, seed)
     half = fitted[draw(groups[fitted], seed, "half")]
-    sets = [draw(groups, seed, number) for number in range(draws)]
-    for members in [half, *sets] if len(held_out) else sets:
-        if len(there := labels[members].unique()) < classes:
-            missing = next(k for k in range(classes) if k not in there)
-            raise EvenlyError(
-                f"a group-balanced draw of {len(members)} examples holds none of class {missing}; make the groups of "
-                "one class each, or give the smallest one more examples"
-            )
-    return half, held_out, sets
+    return half, held_out, [draw(groups, seed, number) for number in range(draws)]
+
+
+def missing_class(labels: Tensor, classes: int) -> int | None:
+    """The first class that is not among labels (M,); None where all are."""
+    present = labels.unique()
+    return next((k for k in range(classes) if k not in present), None)
 
 
 def draw(groups: Tensor, seed: int, which: int | str) -> Tensor:
@@ -171,7 +208,7 @@ def output_layer(model: nn.Module, split: Split) -> str:
     one.labels, one.groups = split.labels[:1], None
     ran: list[tuple[nn.Module, Tensor]] = []
 
-    def watch(layer: nn.Module, given: Any, outputs: Tensor) -> None:
+    def watch(layer: nn.Module, inputs: Any, outputs: Tensor) -> None:
         ran.append((layer, outputs.clone()))  # what comes after the layer may write into it
 
     hooks = [layer.register_forward_hook(watch) for layer in linear_layers(model)]
@@ -190,7 +227,7 @@ def output_layer(model: nn.Module, split: Split) -> str:
 
 
 @torch.no_grad()
-def put(weight: Tensor, bias: Tensor, layer: nn.Linear) -> None:
+def replace_weights(layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:
     """Give a linear layer these weights (K, D) and bias (K,); of a single output, the second row less the first."""
     if layer.out_features == 1:
         weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from evenly.data import Data, Upsample
-from evenly.engine import FORWARD, Fit, Run, Selection
-from evenly.errors import EvenlyError
-from evenly.methods.kept import kept
+from evenly.data.samplers import MOST
+from evenly.engine import FORWARD, Fit, Row, Selection, Trained
+from evenly.errors import EvenlyError, SettingError
 from evenly.methods.registry import Factory
+from evenly.settings import Settings, at_least, at_most
+
+Factor = Annotated[int, at_least(1), at_most(MOST)]
+"""How often an epoch has each of the examples chosen."""
+SeparatingEpoch = Annotated[int | None, at_least(1)]
+"""How long the early network is trained; None: until the drop in training loss has shrunk."""
 
 SHRUNK = 0.25
 """The drop in training loss has shrunk when it is under this share of its peak.
@@ -41,12 +47,12 @@ class Early:
     """A network that has learned the easy features.
 
     Args:
-        run: the early fit.
+        trained: the early fit.
         decided: what set the separating epoch: the rule, the user, or the end of a run in which the drop never shrank.
-        cost: example-gradients spent so far; every look at the training set adds a forward pass.
+        cost: example-gradients spent so far; every pass over the training set adds a forward pass.
     """
 
-    run: Run
+    trained: Trained
     data: Data
     decided: Literal["rule", "given", "end"]
     cost: float
@@ -54,28 +60,23 @@ class Early:
     def outputs(self) -> Tensor:
         """The early network's outputs on the training set: (N, K), or (N,) or (N, 1) for one logit."""
         self.cost += FORWARD * len(self.data.train)
-        return finite(self.run.outputs(self.data.train))
+        return finite(self.trained.outputs(self.data.train))
 
     def features(self) -> Tensor:
         """The early network's penultimate activations on the training set (N, D)."""
         self.cost += FORWARD * len(self.data.train)
-        return self.run.features(self.data.train)
+        return self.trained.features(self.data.train)
 
-    def choose(self, fit: Fit, how: Callable[[], Tensor]) -> Tensor:
-        """The indices that `how` singles out, kept with the run and read back where it goes on."""
-
-        def make() -> dict[str, Any]:
-            chosen = how()
-            return {"indices": chosen, "cost": self.cost}
-
-        found = kept(fit, "chosen", make)
-        self.cost = found["cost"]
-        return torch.as_tensor(found["indices"])
+    def choose(self, fit: Fit, rule: Callable[[], Tensor]) -> Tensor:
+        """The indices that a rule singles out; those that it chose before, where the run goes on."""
+        saved = fit.load_or_compute("chosen", lambda: {"indices": rule(), "cost": self.cost})
+        self.cost = saved["cost"]
+        return torch.as_tensor(saved["indices"])
 
     def selection(
         self, chosen: Tensor, times: int, why: str, none: str = "this is plain training", **details: Any
     ) -> Selection:
-        """The examples chosen (M,), each shown so many times per epoch, with the curve that set the epoch.
+        """The examples chosen (M,), each seen so many times per epoch, with the curve that set the epoch.
 
         `none` says what comes of there being none to choose.
 
@@ -86,47 +87,52 @@ class Early:
             why += "; the drop in training loss never shrank, so they were separated at the end of a whole run"
         if not len(chosen):
             why += f"; there are none, so {none}"
-        labels = self.data.train.labels.cpu()
+        labels, history = self.data.train.labels.cpu(), self.trained.history
         sizes, picked = (torch.bincount(part, minlength=self.data.classes) for part in (labels, labels[chosen]))
-        return Selection(
-            chosen, torch.full_like(chosen, times), why,
-            {
-                "separating_epoch": len(self.run.history),
-                "early_losses": [row["train_loss"] for row in self.run.history],
-                "decided": self.decided,
-                "share_per_class": picked.double() / sizes.clamp(min=1),
-                **details,
-            },
-        )  # fmt: skip
+        details = {
+            "separating_epoch": len(history),
+            "early_losses": [row["train_loss"] for row in history],
+            "decided": self.decided,
+            "share_per_class": picked.double() / sizes.clamp(min=1),
+            **details,
+        }
+        return Selection(chosen, torch.full_like(chosen, times), why, details)
 
 
-def train_early(
-    model: Factory, data: Data, fit: Fit, separating_epoch: int | None, factor: int = 1, stage: str = "early"
-) -> Early:
-    """Train until the separating epoch: the one given, or the first at which the drop in training loss has shrunk.
+def check_separating_epoch(data: Data, settings: Settings, separating_epoch: int | None, **_: object) -> None:
+    """Refuse to separate after the end of the run."""
+    if separating_epoch is not None and separating_epoch > settings.epochs:
+        raise SettingError("separating_epoch", separating_epoch, f"at most {settings.epochs}, the number of epochs")
 
-    A `factor` that examples could not be repeated by is refused here, before anything is trained.
-    """
-    if separating_epoch is not None and not 1 <= separating_epoch <= fit.epochs:
-        raise EvenlyError(f"separating_epoch {separating_epoch} is outside the run; give 1..{fit.epochs}")
-    Upsample([], total=len(data.train), factor=factor)
 
-    def separated(history: list[dict[str, Any]]) -> bool:
+def train_early(model: Factory, data: Data, fit: Fit, separating_epoch: int | None, stage: str = "early") -> Early:
+    """Train until the separating epoch: the one given, or the first at which the drop in training loss has shrunk."""
+
+    def separated(history: list[Row]) -> bool:
         if separating_epoch is not None:
             return len(history) >= separating_epoch
         return drop_has_shrunk([row["train_loss"] for row in history])
 
-    run = fit(model(), data, stage=stage, until=separated, select="last", evaluate_every=None)
-    shrunk: Literal["rule", "end"] = "rule" if separated(run.history) else "end"
-    return Early(run, data, shrunk if separating_epoch is None else "given", run.cost)
+    trained = fit(model(), data, stage=stage, until=separated, select="last", evaluate_every=None, patience=None)
+    shrunk: Literal["rule", "end"] = "rule" if separated(trained.history) else "end"
+    return Early(trained, data, shrunk if separating_epoch is None else "given", trained.cost)
 
 
-def retrain_repeating(model: Factory, fit: Fit, early: Early, chosen: Tensor, factor: int, why: str) -> Run:
-    """Train again from the start on the data with the examples chosen (M,) shown `factor` times per epoch."""
+def retrain_repeating(
+    model: Factory, fit: Fit, early: Early, chosen: Tensor, factor: int, *, why: str, why_none: str
+) -> Trained:
+    """Train again from the start on the data with the examples chosen (M,) seen `factor` times per epoch.
+
+    Args:
+        why: these were chosen.
+        why_none: there was none to choose.
+    """
     total = len(early.data.train)
-    run = fit(model(), early.data, sampler=Upsample(chosen, total, factor, fit.seed), spent=early.cost)
-    run.selection = early.selection(chosen, factor, why)
-    return run
+    trained = fit(model(), early.data, sampler=Upsample(chosen, total, factor, fit.seed), spent=early.cost)
+    trained.selection = early.selection(chosen, factor, why)
+    if not len(chosen):
+        trained.remarks = (f"nothing was repeated: {why_none}",)
+    return trained
 
 
 def drop_has_shrunk(training_losses: list[float], share: float = SHRUNK) -> bool:

@@ -22,47 +22,47 @@ import torch
 from torch import Tensor
 
 from evenly.data import Data
-from evenly.engine import Batch, Fit, Run, State
+from evenly.engine import Batch, Fit, Objective, State, Trained
 from evenly.engine.losses import single
-from evenly.methods.early import train_early
-from evenly.methods.group_dro import balanced, worst_group
+from evenly.methods.early import SeparatingEpoch, check_separating_epoch, train_early
+from evenly.methods.group_dro import Adjustment, StepSize, balanced, worst_group
 from evenly.methods.registry import Factory, method
 
 
-@method()
+@method(check=check_separating_epoch)
 def eiil(
     model: Factory,
     data: Data,
     fit: Fit,
     *,
-    separating_epoch: int | None = None,
-    step_size: float = 0.01,
-    C: float = 0.0,
-) -> Run:
+    separating_epoch: SeparatingEpoch = None,
+    step_size: StepSize = 0.01,
+    C: Adjustment = 0.0,
+) -> Trained:
     """Infer environments from a reference model's scale, then weigh (class, environment) by their losses.
 
     `separating_epoch` is how long the reference model is trained; where not given, until the drop in training loss
     has shrunk. `step_size` and `C` are GroupDRO's.
     """
     labels = data.train.labels
-    worst_group(torch.bincount(labels), step_size, C, fit)  # refuses before anything is trained
     reference = train_early(model, data, fit, separating_epoch)
     second = reference.choose(fit, lambda: second_environment(reference.outputs(), labels))
     groups = 2 * labels
     groups[second] += 1
-    dro, state = worst_group(torch.bincount(groups), step_size, C, fit)
-    group_of = groups.to(fit.device)
+    dro, group_of = worst_group(torch.bincount(groups), step_size, C, fit.device), groups.to(fit.device)
 
-    def objective(losses: Tensor, batch: Batch, state: State) -> Tensor:
-        return dro(losses, replace(batch, group=group_of[batch.index]), state)
+    def by_environment(losses: Tensor, batch: Batch, state: State) -> Tensor:
+        return dro.function(losses, replace(batch, group=group_of[batch.index]), state)
 
-    sampler = balanced(groups, fit)
-    run = fit(model(), data, sampler=sampler, objective=objective, state=state, spent=reference.cost)
-    sampler.set_epoch(len(run.history) - 1)
-    why = "in the environment where a larger scale of the outputs costs more"
-    run.selection = reference.selection(second, 1, why, none="the groups are the classes")
-    run.selection.times = torch.bincount(sampler.members(), minlength=len(groups))[second]
-    return run
+    sampler, objective = balanced(groups, fit), Objective(by_environment, dro.state)
+    trained = fit(model(), data, sampler=sampler, objective=objective, spent=reference.cost)
+    sampler.set_epoch(len(trained.history) - 1)
+    why = "in the environment where a larger scale of the outputs raises the loss"
+    trained.selection = reference.selection(second, 1, why, none="the groups are the classes")
+    trained.selection.times = torch.bincount(sampler.members(), minlength=len(groups))[second]
+    if not len(second):
+        trained.remarks = ("no example is in a second environment: the groups are the classes",)
+    return trained
 
 
 def second_environment(logits: Tensor, labels: Tensor) -> Tensor:

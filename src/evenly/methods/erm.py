@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from evenly.data.contract import Data
-from evenly.engine import Fit, Run
+from evenly.engine import Fit, Trained
 from evenly.methods.registry import Factory, method
 
 
 @method()
-def erm(model: Factory, data: Data, fit: Fit) -> Run:
+def erm(model: Factory, data: Data, fit: Fit) -> Trained:
     """Train on the data as it is."""
     return fit(model(), data)

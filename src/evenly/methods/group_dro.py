@@ -12,41 +12,39 @@ of such groups alone would have no weights at all.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from evenly.data import Data, Everything, GroupBalanced
 from evenly.data.samplers import EpochSampler
-from evenly.engine import Batch, Fit, Run, State
-from evenly.engine.steps import Objective
-from evenly.errors import EvenlyError
+from evenly.engine import Batch, Fit, Objective, State, Trained
 from evenly.methods.registry import Factory, method
+from evenly.settings import above, at_least, at_most
 
-LARGEST = 1e6
-"""Of step_size and C: from here on the costliest group of a batch has all the weight at every step."""
+LARGEST = at_most(1e6)
+"""Of step_size and C: from here on the highest-loss group of a batch has all the weight at every step."""
+
+StepSize = Annotated[float, above(0), LARGEST]
+Adjustment = Annotated[float, at_least(0), LARGEST]
 
 
 @method(needs_groups=True)
-def group_dro(model: Factory, data: Data, fit: Fit, *, step_size: float = 0.01, C: float = 0.0) -> Run:
+def group_dro(model: Factory, data: Data, fit: Fit, *, step_size: StepSize = 0.01, C: Adjustment = 0.0) -> Trained:
     """Weigh the groups by their losses so that the worst one counts most."""
-    objective, state = worst_group(torch.bincount(data.train.groups, minlength=data.group_count), step_size, C, fit)
-    return fit(model(), data, sampler=balanced(data.train.groups, fit), objective=objective, state=state)
+    counts = torch.bincount(data.train.groups, minlength=data.group_count)
+    objective = worst_group(counts, step_size, C, fit.device)
+    return fit(model(), data, sampler=balanced(data.train.groups, fit), objective=objective)
 
 
-def worst_group(counts: Tensor, step_size: float, C: float, fit: Fit) -> tuple[Objective, State]:
-    """The objective for groups of these sizes (G,), and the weights it starts from: alike for all groups there are."""
-    if not step_size > 0:
-        raise EvenlyError(f"step_size {step_size} never moves the groups' weights; give a number above 0")
-    if C < 0:
-        raise EvenlyError(f"C {C} would favour large groups; give a number from 0")
-    for name, value in (("step_size", step_size), ("C", C)):
-        if value > LARGEST:
-            raise EvenlyError(f"{name} {value:g} gives one group all the weight; give a number up to {LARGEST:g}")
+def worst_group(counts: Tensor, step_size: float, C: float, device: torch.device) -> Objective:
+    """The objective for groups of these sizes (G,); its weights start alike for all groups that have examples."""
     present = counts > 0
     log_q = (present.double() / present.sum()).log()
-    margin = (C / counts.clamp(min=1).double().sqrt()).to(fit.device)
+    margin = (C / counts.clamp(min=1).double().sqrt()).to(device)
 
-    def objective(losses: Tensor, batch: Batch, state: State) -> Tensor:
+    def weighted_sum(losses: Tensor, batch: Batch, state: State) -> Tensor:
         assert batch.group is not None
         group_losses, here = mean_by_group(losses, batch.group, len(counts))
         if batch.first:
@@ -54,13 +52,13 @@ def worst_group(counts: Tensor, step_size: float, C: float, fit: Fit) -> tuple[O
             state["log_q"] = exponentiated(state["log_q"], adjusted, here, step_size)
         return (state["log_q"].exp().to(losses) * group_losses).sum()
 
-    return objective, {"log_q": log_q}
+    return Objective(weighted_sum, {"log_q": log_q})
 
 
 def balanced(groups: Tensor, fit: Fit) -> EpochSampler:
     """All groups equally often. On the full batch every group's mean is exact, and drawing some examples twice would
     only add noise: every example once."""
-    return Everything(len(groups)) if fit.batch_size is None else GroupBalanced(groups, seed=fit.seed)
+    return Everything(len(groups)) if fit.settings.batch_size is None else GroupBalanced(groups, seed=fit.seed)
 
 
 def mean_by_group(losses: Tensor, group: Tensor, count: int) -> tuple[Tensor, Tensor]:

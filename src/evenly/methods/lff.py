@@ -21,16 +21,17 @@ early epoch help.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from evenly.data import Data
-from evenly.engine import Batch, Fit, Run, State, losses, predictions
+from evenly.engine import Batch, Fit, Objective, State, Trained
+from evenly.engine.losses import losses, predictions
 from evenly.engine.precision import whole
-from evenly.errors import EvenlyError
 from evenly.methods.registry import Factory, method
+from evenly.settings import at_least, at_most, below
 
 TINY = 1e-8
 """Added to what is divided by."""
@@ -51,26 +52,22 @@ class Pair(nn.Module):
 
 
 @method()
-def lff(model: Factory, data: Data, fit: Fit, *, q: float = 0.7, average: float = 0.7) -> Run:
+def lff(
+    model: Factory,
+    data: Data,
+    fit: Fit,
+    *,
+    q: Annotated[float, at_least(LEAST_Q), at_most(1)] = 0.7,
+    average: Annotated[float, at_least(0), below(1)] = 0.7,
+) -> Trained:
     """Train two networks at once, one on what is easy, the other on what the first fails at.
 
     `q` is that of the generalised cross-entropy, `average` the share of the past in the losses' moving averages.
     """
-    if not LEAST_Q <= q <= 1:
-        raise EvenlyError(
-            f"q {q} is outside the generalised cross-entropy; give a number in [{LEAST_Q:g}, 1], 0.7 in the paper"
-        )
-    if not 0 <= average < 1:
-        does = (
-            "counts the losses of the past against those of now"
-            if average < 0
-            else "leaves no weight to the losses of now"
-        )
-        raise EvenlyError(f"average {average} {does}; give a number in [0, 1)")
     labels = data.train.labels.to(fit.device)
     past = torch.zeros(len(labels), 2, dtype=torch.float64)
 
-    def objective(losses: Tensor, batch: Batch, state: State) -> Tensor:
+    def both_objectives(losses: Tensor, batch: Batch, state: State) -> Tensor:
         if batch.first:
             now = losses.detach().double()
             averaged = average * state["losses"][batch.index] + (1 - average) * now
@@ -82,12 +79,13 @@ def lff(model: Factory, data: Data, fit: Fit, *, q: float = 0.7, average: float 
     if (observe := data.observe) is not None:
         data = replace(data, observe=lambda _: observe(pair.debiased))
     pair = Pair(model(1), model())
-    run = fit(pair, data, objective=objective, state={"losses": past}, look=look_at_both, gradients=2)
-    run.model = pair.debiased
-    return run
+    objective = Objective(both_objectives, {"losses": past}, per_example_loss=losses_of_both, gradients=2)
+    trained = fit(pair, data, objective=objective)
+    trained.model = pair.debiased
+    return trained
 
 
-def look_at_both(pair: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def losses_of_both(pair: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Cross-entropies (B, 2) of the biased and the debiased network, and how many the debiased one has right."""
     biased, debiased = (whole(outputs) for outputs in pair(x))
     return torch.stack([losses(biased, y), losses(debiased, y)], 1), (predictions(debiased.detach()) == y).sum()
@@ -100,9 +98,9 @@ def generalised(cross_entropies: Tensor, q: float) -> Tensor:
 
 def relative_difficulty(averages: Tensor, labels: Tensor, classes: int) -> Tensor:
     """W (N,) of the moving averages (N, 2) of both networks' losses, each divided by its largest in the class."""
-    at = labels[:, None].expand_as(averages)
+    rows = labels[:, None].expand_as(averages)
     largest = torch.zeros(classes, 2, dtype=averages.dtype, device=averages.device).scatter_reduce(
-        0, at, averages, "amax"
+        0, rows, averages, "amax"
     )
     biased, debiased = (averages / (largest[labels] + TINY)).unbind(1)
     return biased / (biased + debiased + TINY)

@@ -11,19 +11,20 @@ from __future__ import annotations
 from torch import Tensor
 
 from evenly.data import Data
-from evenly.engine import Fit, Run, predictions
-from evenly.methods.early import retrain_repeating, train_early
+from evenly.engine import Fit, Trained, predictions
+from evenly.methods.early import Factor, SeparatingEpoch, check_separating_epoch, retrain_repeating, train_early
 from evenly.methods.registry import Factory, method
 
 
-@method(control="random_upsample")
+@method(control="random_upsample", check=check_separating_epoch)
 def misclassification(
-    model: Factory, data: Data, fit: Fit, *, separating_epoch: int | None = None, factor: int = 2
-) -> Run:
+    model: Factory, data: Data, fit: Fit, *, separating_epoch: SeparatingEpoch = None, factor: Factor = 2
+) -> Trained:
     """Repeat the examples that an early network gets wrong, retrain."""
-    early = train_early(model, data, fit, separating_epoch, factor)
+    early = train_early(model, data, fit, separating_epoch)
     wrong = early.choose(fit, lambda: misclassified(early.outputs(), data.train.labels))
-    return retrain_repeating(model, fit, early, wrong, factor, "misclassified early in training")
+    why, why_none = "misclassified early in training", "the early network made no errors"
+    return retrain_repeating(model, fit, early, wrong, factor, why=why, why_none=why_none)
 
 
 def misclassified(logits: Tensor, labels: Tensor) -> Tensor:

@@ -10,31 +10,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from evenly.data import Data, ProgressiveExpansion
-from evenly.engine import Fit, Run, Selection
-from evenly.errors import EvenlyError
+from evenly.engine import Fit, Selection, Trained
+from evenly.errors import SettingError
 from evenly.methods.registry import Factory, method
+from evenly.settings import Constraint, Settings, above, at_least, at_most
+
+AT_LEAST_ONE = Constraint("at least 1, or all", lambda add: add == "all" or add >= 1)
 
 
-@method(needs_groups=True)
+Count = Annotated[int | None, at_least(1)]
+
+
+def check(data: Data, settings: Settings, warmup_epochs: int | None, add: Any, **_: object) -> None:
+    """Refuse a warm-up longer than the run, and expansions that add nothing."""
+    if warmup_epochs is not None and warmup_epochs > settings.epochs:
+        raise SettingError("warmup_epochs", warmup_epochs, f"at most {settings.epochs}, the number of epochs")
+    if add is not None and not isinstance(add, int | str) and (min(add, default=0) < 0 or not any(add)):
+        raise SettingError("add", list(add), "numbers from 0, one of them above 0")
+
+
+@method(needs_groups=True, check=check)
 def pde(
     model: Factory,
     data: Data,
     fit: Fit,
     *,
-    warmup_epochs: int | None = None,
-    every: int | None = None,
-    add: int | Sequence[int] | Literal["all"] | None = None,
-    cap: int | None = None,
+    warmup_epochs: Count = None,
+    every: Count = None,
+    add: Annotated[int | Sequence[int] | Literal["all"] | None, AT_LEAST_ONE] = None,
+    cap: Count = None,
     draw: Literal["even", "random"] = "even",
-    decay: float = 1.0,
+    decay: Annotated[float, above(0), at_most(1)] = 1.0,
     reset_momentum: bool = False,
-) -> Run:
+) -> Trained:
     """Train on a group-balanced subset first, then add the rest a little at a time.
 
     Where not given (the defaults are evenly's own; the paper sets them per data set), the warm-up takes two thirds of
@@ -43,21 +57,11 @@ def pde(
     CivilComments: each gives at most so many to the balanced set, smaller ones all they have.
     """
     warmup_epochs = max(1, 2 * fit.epochs // 3) if warmup_epochs is None else warmup_epochs
-    if not 0 < warmup_epochs <= fit.epochs:
-        raise EvenlyError(
-            f"warmup_epochs {warmup_epochs} does not fit a run of {fit.epochs} epoch{'s' * (fit.epochs != 1)}; "
-            f"give 1..{fit.epochs}"
-        )
-    if not 0 < decay <= 1:
-        does = "stops learning" if decay <= 0 else "raises the learning rate"
-        raise EvenlyError(f"decay {decay} {does} after the warm-up; give a factor in (0, 1]")
     every = max(1, (fit.epochs - warmup_epochs) // 10) if every is None else every
     if add is None:
         balanced = ProgressiveExpansion(data.train.groups, warmup_epochs, cap=cap)
         add = max(1, balanced.size(0) // 20)
     sampler = ProgressiveExpansion(data.train.groups, warmup_epochs, every, add, cap, draw, fit.seed)
-    if sampler.add == 0 or (isinstance(sampler.add, list) and not any(sampler.add)):
-        raise EvenlyError(f"add {add} never expands the balanced set; give numbers from 1, or use subsample")
 
     def schedule(progress: float) -> float:
         return fit.schedule(progress) * (decay if progress >= warmup_epochs / fit.epochs else 1.0)
@@ -73,12 +77,13 @@ def pde(
                 if isinstance(value, torch.Tensor):
                     value.zero_()
 
-    run = fit(model(), data, sampler=sampler, schedule=schedule, before_epoch=before_epoch, patient_from=warmup_epochs)
-    entered = sampler.entry_epochs(len(run.history))
+    trained = fit(
+        model(), data, sampler=sampler, schedule=schedule, before_epoch=before_epoch, patient_from=warmup_epochs
+    )
+    entered = sampler.entry_epochs(len(trained.history))
     ever = (entered >= 0).nonzero().flatten()
-    used = ever[entered[ever] < run.selected_epoch]
-    run.selection = Selection(
-        used, torch.ones_like(used), "in the group-balanced warm-up set or added by an expansion up to the kept epoch",
-        {"entered_at_epoch": entered[used], "ever_added": ever, "ever_added_at_epoch": entered[ever]},
-    )  # fmt: skip
-    return run
+    used = ever[entered[ever] < trained.selected_epoch]
+    why = "in the group-balanced warm-up set or added by an expansion up to the kept epoch"
+    details = {"entered_at_epoch": entered[used], "ever_added": ever, "ever_added_at_epoch": entered[ever]}
+    trained.selection = Selection(used, torch.ones_like(used), why, details)
+    return trained

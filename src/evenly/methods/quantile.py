@@ -8,33 +8,36 @@ Mirzasoleiman 2024, Table 6): a cut at a fixed share, wherever the easy examples
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 from torch import Tensor
 
+from evenly import settings
 from evenly.data import Data
-from evenly.engine import Fit, Run, losses
-from evenly.errors import EvenlyError
-from evenly.methods.early import ALIKE, retrain_repeating, train_early
+from evenly.engine import Fit, Trained
+from evenly.engine.losses import losses
+from evenly.methods.early import ALIKE, Factor, SeparatingEpoch, check_separating_epoch, retrain_repeating, train_early
 from evenly.methods.registry import Factory, method
 
+Quantile = Annotated[float, settings.above(0), settings.below(1)]
 
-@method(control="random_upsample")
+
+@method(control="random_upsample", check=check_separating_epoch)
 def quantile(
     model: Factory,
     data: Data,
     fit: Fit,
     *,
-    separating_epoch: int | None = None,
-    factor: int = 2,
-    above: float = 0.5,
-) -> Run:
+    separating_epoch: SeparatingEpoch = None,
+    factor: Factor = 2,
+    above: Quantile = 0.5,
+) -> Trained:
     """Repeat the examples whose early loss is above the median, or another quantile, retrain."""
-    if not 0 < above < 1:
-        raise EvenlyError(f"above {above} is no quantile that parts the examples; give a number between 0 and 1")
-    early = train_early(model, data, fit, separating_epoch, factor)
-    costly = early.choose(fit, lambda: above_quantile(losses(early.outputs().double(), data.train.labels.cpu()), above))
-    name = "median" if above == 0.5 else f"{above:g} quantile"
-    return retrain_repeating(model, fit, early, costly, factor, f"early loss above the {name}")
+    early = train_early(model, data, fit, separating_epoch)
+    high = early.choose(fit, lambda: above_quantile(losses(early.outputs().double(), data.train.labels.cpu()), above))
+    why = f"early loss above the {'median' if above == 0.5 else f'{above:g} quantile'}"
+    return retrain_repeating(model, fit, early, high, factor, why=why, why_none="no early loss is above the quantile")
 
 
 def above_quantile(losses: Tensor, above: float = 0.5) -> Tensor:

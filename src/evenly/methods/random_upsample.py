@@ -3,23 +3,33 @@ gain of choosing from the gain of taking more steps (Nguyen et al. 2024, section
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 
 from evenly.data import Data, Upsample
-from evenly.engine import Fit, Run, Selection
-from evenly.errors import EvenlyError
+from evenly.engine import Fit, Selection, Trained
+from evenly.errors import SettingError
+from evenly.methods.early import Factor
 from evenly.methods.registry import Factory, method
 from evenly.randomness import generator
+from evenly.settings import Settings, at_least
 
 
-@method()
-def random_upsample(model: Factory, data: Data, fit: Fit, *, count: int | None = None, factor: int = 2) -> Run:
+def check(data: Data, settings: Settings, count: int | None, **_: object) -> None:
+    """Refuse to draw more examples than there are."""
+    if count is not None and count > len(data.train):
+        raise SettingError("count", count, f"at most {len(data.train)}, the number of training examples")
+
+
+@method(check=check)
+def random_upsample(
+    model: Factory, data: Data, fit: Fit, *, count: Annotated[int | None, at_least(0)] = None, factor: Factor = 2
+) -> Trained:
     """Repeat randomly drawn examples (`count` of them; 30% where not given)."""
     total = len(data.train)
     count = round(0.3 * total) if count is None else count
-    if count != int(count) or not 0 <= count <= total:
-        raise EvenlyError(f"count {count} cannot be drawn from {total} examples; give a whole number in 0..{total}")
-    chosen = torch.randperm(total, generator=generator(fit.seed, "random upsample"))[: int(count)].sort().values
-    run = fit(model(), data, sampler=Upsample(chosen, total, factor, fit.seed))
-    run.selection = Selection(chosen, torch.full_like(chosen, factor), "drawn at random")
-    return run
+    chosen = torch.randperm(total, generator=generator(fit.seed, "random upsample"))[:count].sort().values
+    trained = fit(model(), data, sampler=Upsample(chosen, total, factor, fit.seed))
+    trained.selection = Selection(chosen, torch.full_like(chosen, factor), "drawn at random")
+    return trained

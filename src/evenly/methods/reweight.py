@@ -15,20 +15,20 @@ import torch
 from torch import Tensor
 
 from evenly.data import Data, GroupBalanced
-from evenly.engine import Fit, Run
+from evenly.engine import Fit, Objective, Trained
 from evenly.methods.registry import Factory, method
 
 
 @method(needs_groups=True)
-def reweight(model: Factory, data: Data, fit: Fit, *, by: Literal["sampling", "loss"] = "sampling") -> Run:
+def reweight(model: Factory, data: Data, fit: Fit, *, by: Literal["sampling", "loss"] = "sampling") -> Trained:
     """Give every group the same weight, by drawing it as often as the others or by weighing its losses.
 
     A full batch has nothing to sample: it is weighed by loss.
     """
     groups = data.train.groups
-    if by == "sampling" and fit.batch_size is not None:
+    if by == "sampling" and fit.settings.batch_size is not None:
         return fit(model(), data, sampler=GroupBalanced(groups, seed=fit.seed))
-    return fit(model(), data, weights=inverse_size(groups))
+    return fit(model(), data, objective=Objective(weights=inverse_size(groups)))
 
 
 def inverse_size(groups: Tensor) -> Tensor:

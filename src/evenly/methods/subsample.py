@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 
 from evenly.data import Data, ProgressiveExpansion
-from evenly.engine import Fit, Run, Selection
+from evenly.engine import Fit, Selection, Trained
 from evenly.methods.registry import Factory, method
 
 
 @method(needs_groups=True)
-def subsample(model: Factory, data: Data, fit: Fit) -> Run:
+def subsample(model: Factory, data: Data, fit: Fit) -> Trained:
     """Train on a group-balanced subset only."""
     balanced = ProgressiveExpansion(data.train.groups, warmup_epochs=fit.epochs, seed=fit.seed)
-    run = fit(model(), data, sampler=balanced)
+    trained = fit(model(), data, sampler=balanced)
     balanced.set_epoch(0)
     used = balanced.members().sort().values
-    run.selection = Selection(used, torch.ones_like(used), "drawn so that every group is as large as the smallest")
-    return run
+    trained.selection = Selection(used, torch.ones_like(used), "drawn so that every group is as large as the smallest")
+    return trained

@@ -19,54 +19,69 @@ import torch
 from torch import Tensor
 
 from evenly.data import Data
-from evenly.engine import Fit, Run, losses, probabilities
-from evenly.engine.features import linear_layers
-from evenly.engine.losses import single
+from evenly.engine import Fit, Trained
+from evenly.engine.evaluation import check_features
+from evenly.engine.losses import losses, probabilities, single
 from evenly.errors import EvenlyError
-from evenly.methods.early import ALIKE, Early, drop_has_shrunk, finite, retrain_repeating, train_early
+from evenly.methods.early import (
+    ALIKE,
+    Early,
+    Factor,
+    SeparatingEpoch,
+    check_separating_epoch,
+    finite,
+    retrain_repeating,
+    train_early,
+)
 from evenly.methods.registry import Factory, method
-
-__all__ = ["drop_has_shrunk", "hard_examples", "useful"]
+from evenly.settings import Settings, checks_options
 
 WORTH_THREADS = 1_000_000
 """Fewer numbers than this are clustered on one thread: on many cores, handing work round takes longer than doing it."""
 
+ALL_ALIKE = "in each class the early network's outputs are all alike"
+
 On = Literal["probabilities", "logits", "features"]
 
 
-@method(control="random_upsample")
+def check(data: Data, settings: Settings, separating_epoch: int | None, **_: object) -> None:
+    """Refuse to separate after the end of the run, and classes that cannot be split."""
+    check_separating_epoch(data, settings, separating_epoch)
+    check_splittable(data.train.labels)
+
+
+@method(control="random_upsample", check=check)
 def useful(
     model: Factory,
     data: Data,
     fit: Fit,
     *,
-    separating_epoch: int | None = None,
-    factor: int = 2,
+    separating_epoch: SeparatingEpoch = None,
+    factor: Factor = 2,
     on: On = "probabilities",
-) -> Run:
+) -> Trained:
     """Find the examples without easy features early, repeat them, retrain.
 
     Eq. 12 clusters f(x; W); that the clusters are of class probabilities is evenly's choice. `on` takes raw logits or
     penultimate activations instead; the paper's factors are 2 to 5.
     """
-    splittable(data.train.labels)
     if on == "features":
-        linear_layers(model())
-    early = train_early(model, data, fit, separating_epoch, factor)
-    hard = early.choose(fit, lambda: costlier_clusters(early, on, fit.seed))
-    return retrain_repeating(
-        model, fit, early, hard, factor, f"the costlier of two clusters of early {on} in each class"
-    )
+        check_features(model())
+    early = train_early(model, data, fit, separating_epoch)
+    hard = early.choose(fit, lambda: higher_loss_clusters(early, on, fit.seed))
+    why, why_none = f"the higher-loss of two clusters of early {on} in each class", ALL_ALIKE
+    return retrain_repeating(model, fit, early, hard, factor, why=why, why_none=why_none)
 
 
-def costlier_clusters(early: Early, on: On, seed: int) -> Tensor:
-    """Step 2 on an early network: indices of the examples in the costlier cluster of their class."""
+def higher_loss_clusters(early: Early, on: On, seed: int) -> Tensor:
+    """Step 2 on an early network: indices of the examples in the higher-loss cluster of their class."""
     logits, labels = early.outputs(), early.data.train.labels
     if on == "features":
         return hard_examples(logits, labels, features=early.features(), seed=seed)
     return hard_examples(logits, labels, on=on, seed=seed)
 
 
+@checks_options
 def hard_examples(
     logits: Any,
     labels: Any,
@@ -74,7 +89,7 @@ def hard_examples(
     features: Any = None,
     seed: int = 0,
 ) -> Tensor:
-    """The examples that seem to lack easy features: per class, the costlier of two clusters of outputs.
+    """The examples that seem to lack easy features: per class, the higher-loss of two clusters of outputs.
 
     Args:
         logits: (N, K) outputs of a network early in training; (N,) or (N, 1) is one logit.
@@ -92,9 +107,7 @@ def hard_examples(
             f"logits {tuple(logits.shape)} do not go with labels {tuple(labels.shape)}; give (N, K) and (N,)"
         )
     finite(logits)
-    if on not in ("probabilities", "logits"):
-        raise EvenlyError(f"on {on!r} is not known; give 'probabilities' or 'logits'")
-    splittable(labels, classes=2 if single(logits) else logits.shape[1])
+    check_splittable(labels, classes=2 if single(logits) else logits.shape[1])
     if features is not None:
         points = torch.as_tensor(features).detach().cpu().double()
         if len(points) != len(labels) or not bool(torch.isfinite(points).all()):
@@ -104,16 +117,16 @@ def hard_examples(
         points = points.reshape(len(labels), -1)
     else:
         points = probabilities(logits) if on == "probabilities" else logits.reshape(len(labels), -1)
-    cost = losses(logits, labels)
+    each = losses(logits, labels)
     hard = [
-        members[_costlier_cluster(points[members].numpy(), cost[members].numpy(), seed)]
+        members[_higher_loss_cluster(points[members].numpy(), each[members].numpy(), seed)]
         for label in labels.unique()
         for members in [(labels == label).nonzero().flatten()]
     ]
     return torch.cat(hard).sort().values
 
 
-def _costlier_cluster(points: np.ndarray, cost: np.ndarray, seed: int) -> np.ndarray:
+def _higher_loss_cluster(points: np.ndarray, losses: np.ndarray, seed: int) -> np.ndarray:
     """Positions of the 2-means cluster with the larger mean loss.
 
     The points are clustered in sorted order, so that the k-means starts do not depend on how the examples are stored.
@@ -128,12 +141,12 @@ def _costlier_cluster(points: np.ndarray, cost: np.ndarray, seed: int) -> np.nda
     assignment = np.empty(len(points), dtype=np.int64)
     with threadpool_limits(1 if points.size < WORTH_THREADS else None):
         assignment[order] = KMeans(2, n_init=10, random_state=seed % 2**32).fit_predict(points[order])
-    members = [cost[assignment == cluster] for cluster in (0, 1)]
+    members = [losses[assignment == cluster] for cluster in (0, 1)]
     means = [math.fsum(each) / len(each) for each in members]  # fsum is exact: no order of storage tips a close call
     return np.flatnonzero(assignment == int(np.argmax(means)))
 
 
-def splittable(labels: Tensor, classes: int | None = None) -> None:
+def check_splittable(labels: Tensor, classes: int | None = None) -> None:
     """Refuse labels (N,) that leave a class with nothing to split."""
     if len(labels) == 0:
         raise EvenlyError("there are no examples to split into easy and hard; give at least two of a class")

@@ -1,4 +1,4 @@
-"""The papers' networks. A model is a name, a function that builds a fresh network, or a module as it stands."""
+"""The papers' networks. A model is a name, a function that builds a fresh network, or a module."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from evenly.models.small import MLP, ConvNet, ThreeConvNet
 from evenly.models.texts import TEXT_MODELS, BagOfWords, Build, encoded, find_text_model
 from evenly.models.vgg import VGG
 from evenly.models.vit import ViT
-from evenly.models.weights import Loaded, load_weights
+from evenly.models.weights import Loaded, first_line, load_weights
 from evenly.randomness import derive, isolated
 
 __all__ = [
@@ -39,7 +39,7 @@ Shape = tuple[int, ...]
 def _cubic(shape: Shape, classes: int, **options: Any) -> nn.Module:
     if classes != 2 or len(shape) != 2:
         raise EvenlyError(
-            f"cubic-cnn takes patches (P, d) and 2 classes, not inputs {shape} and {classes} classes; use mlp"
+            f"cubic-cnn takes patches (P, d) and 2 classes, got inputs {shape} and {classes} classes; use mlp"
         )
     return CubicCNN(shape[-1], **options)
 
@@ -57,69 +57,54 @@ def _mlp_512(shape: Shape, classes: int, **options: Any) -> nn.Module:
     return MLP(math.prod(shape), classes, **settings)
 
 
-def _images(name: str, shape: Shape, least: int = 1) -> int:
-    """The number of channels of images (C, H, W); refused where inputs are no images or too small for the network."""
+def _channels(name: str, shape: Shape, least: int = 1) -> int:
+    """The number of channels of images (C, H, W); inputs of another shape or too small for the network are refused."""
     if len(shape) != 3:
-        raise EvenlyError(f"{name} takes images (C, H, W), not inputs {shape}; use mlp")
+        raise EvenlyError(f"{name} takes images (C, H, W), got inputs {shape}; use mlp")
     if min(shape[1:]) < least:
         raise EvenlyError(
-            f"{name} takes images of {least}x{least} or more, not {shape[1]}x{shape[2]}; enlarge them or use convnet"
+            f"{name} takes images of {least}x{least} or more, got {shape[1]}x{shape[2]}; enlarge them or use convnet"
         )
     return shape[0]
 
 
-def _convnet(shape: Shape, classes: int, **options: Any) -> nn.Module:
-    return ConvNet(_images("convnet", shape), classes, **options)
+def _for_images(
+    name: str, network: Callable[..., nn.Module], *arguments: Any, least: int = 1, one_size: bool = False
+) -> Callable[..., nn.Module]:
+    """A function of (shape, classes, **options) that builds a network for images.
+
+    Args:
+        arguments: of the network, after the channels and classes; options cannot change them.
+        least: the smallest side of an image.
+        one_size: the network is built for one size and takes the shape in place of the channels.
+    """
+
+    def make(shape: Shape, classes: int, **options: Any) -> nn.Module:
+        channels = _channels(name, shape, least)
+        return network(shape if one_size else channels, classes, *arguments, **options)
+
+    return make
 
 
-def _convnet_3(shape: Shape, classes: int, **options: Any) -> nn.Module:
-    _images("convnet_3", shape)
-    return ThreeConvNet(shape, classes, **options)
-
-
-def _preact_resnet18(shape: Shape, classes: int, **options: Any) -> nn.Module:
-    return PreActResNet(_images("preact_resnet18", shape), classes, (2, 2, 2, 2), **options)
-
-
-def _preact_resnet34(shape: Shape, classes: int, **options: Any) -> nn.Module:
-    return PreActResNet(_images("preact_resnet34", shape), classes, (3, 4, 6, 3), **options)
-
-
-def _vgg19(shape: Shape, classes: int, **options: Any) -> nn.Module:
-    return VGG(_images("vgg19", shape, vgg.LEAST_SIDE), classes, **options)
+_convnet = _for_images("convnet", ConvNet)
+_convnet_3 = _for_images("convnet_3", ThreeConvNet, one_size=True)
+_preact_resnet18 = _for_images("preact_resnet18", PreActResNet, (2, 2, 2, 2))
+_preact_resnet34 = _for_images("preact_resnet34", PreActResNet, (3, 4, 6, 3))
+_vgg19 = _for_images("vgg19", VGG, least=vgg.LEAST_SIDE)
+_vit_s = _for_images("vit_s", ViT, one_size=True)
+_resnet18 = _for_images("resnet18", ResNet)
+_resnet50 = _for_images("resnet50", ResNet, Bottleneck, (3, 4, 6, 3))
+_mobilenet_v2 = _for_images("mobilenet_v2", MobileNetV2)
 
 
 def _densenet121(shape: Shape, classes: int, **options: Any) -> nn.Module:
     least = densenet.LEAST_SIDE.get(options.get("stem", "cifar"), 1)
-    return DenseNet(_images("densenet121", shape, least), classes, **options)
-
-
-def _vit_s(shape: Shape, classes: int, **options: Any) -> nn.Module:
-    _images("vit_s", shape)
-    return ViT(shape, classes, **options)
-
-
-def _resnet18(shape: Shape, classes: int, **options: Any) -> nn.Module:
-    return ResNet(_images("resnet18", shape), classes, **options)
-
-
-def _resnet50(shape: Shape, classes: int, **options: Any) -> nn.Module:
-    return ResNet(_images("resnet50", shape), classes, Bottleneck, (3, 4, 6, 3), **options)
-
-
-def _mobilenet_v2(shape: Shape, classes: int, **options: Any) -> nn.Module:
-    return MobileNetV2(_images("mobilenet_v2", shape), classes, **options)
+    return DenseNet(_channels("densenet121", shape, least), classes, **options)
 
 
 MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
-    "cubic-cnn": (
-        _cubic,
-        "two-layer cubic CNN on patches, no bias, normal initialisation (Nguyen et al. 2024)",
-    ),
-    "cubic-cnn-bias": (
-        _cubic_bias,
-        "the same with a bias, uniform initialisation x 0.1 (code of Deng et al. 2023)",
-    ),
+    "cubic-cnn": (_cubic, "two-layer cubic CNN on patches, no bias, normal initialisation (Nguyen et al. 2024)"),
+    "cubic-cnn-bias": (_cubic_bias, "the same with a bias, uniform initialisation x 0.1 (code of Deng et al. 2023)"),
     "mlp": (_mlp, "multilayer perceptron, 64-64, ReLU"),
     "mlp_512": (_mlp_512, "3-layer perceptron, 512-512, ReLU, dropout 0.1 (Nguyen et al. 2024)"),
     "convnet": (_convnet, "two convolutions and a hidden layer, for small images"),
@@ -181,8 +166,8 @@ def factory(
 ) -> tuple[Factory, str]:
     """A function that builds the network in its initial state, the same at every call, and the network's name.
 
-    The initial weights depend on the seed and the draw alone; a module given as it stands is its own initial state,
-    copied, whatever the draw.
+    The initial weights depend on the seed and the draw alone. A module is its own initial state and is copied, whatever
+    the draw.
 
     Args:
         texts: the training texts, where the inputs are texts; a model by name has to be one for texts then.
@@ -194,8 +179,8 @@ def factory(
             f"model option {next(iter(options))!r} is for a model by name; set it where the model is built"
         )
     if isinstance(model, nn.Module):
-        given = model
-        return lambda draw=0: copy.deepcopy(given), f"{type(model).__name__} as given"
+        module = model
+        return lambda draw=0: copy.deepcopy(module), f"{type(model).__name__} as given"
     if isinstance(model, str):
         weights = options.get("weights")
         own = {key: value for key, value in options.items() if key != "weights"}
@@ -214,7 +199,9 @@ def factory(
     elif callable(model):
         build, name = model, getattr(model, "__qualname__", type(model).__name__)
     else:
-        raise EvenlyError(f"a model is a name, a function that builds one, or a module, not a {type(model).__name__}")
+        raise EvenlyError(
+            f"a model must be a name, a function that builds one, or a module, got a {type(model).__name__}"
+        )
 
     def fresh(draw: int = 0) -> nn.Module:
         with isolated(derive(seed, "model", draw) if draw else derive(seed, "model")):
@@ -229,18 +216,16 @@ def factory(
 def _maker(
     model: str, shape: Shape, classes: int, texts: Sequence[str] | None, options: dict[str, Any]
 ) -> tuple[str, Build]:
-    """A model's name as it is listed and what builds it; what it learns from texts beforehand is learned once."""
-    for_texts = find_text_model(model)
-    if for_texts is None:
+    """A model's name as it is listed and what builds it; a vocabulary is made once."""
+    text_model = find_text_model(model)
+    if text_model is None:
         name, make = find(model)
         if texts is not None:
             raise EvenlyError(f"{name} cannot read texts; use bag_of_words, or hf:FOLDER for a model of transformers")
         return name, lambda: make(shape, classes, **options)
-    name, prepare = for_texts
+    name, prepare = text_model
     if texts is None:
-        raise EvenlyError(
-            f"{name} reads texts and the inputs are numbers of shape {shape}; use mlp, or for images convnet"
-        )
+        raise EvenlyError(f"{name} reads texts, got numbers of shape {shape}; use mlp, or for images convnet")
     with _explained(name, options):
         return name, prepare(texts, classes, **options)
 
@@ -256,5 +241,6 @@ def _explained(name: str, options: dict[str, Any]) -> Iterator[None]:
     except (TypeError, ValueError, RuntimeError, IndexError, ArithmeticError) as error:
         if not options and not isinstance(error, TypeError):
             raise
-        said = str(error).partition("\n")[0]
-        raise EvenlyError(f"{name} cannot be built with options {options} ({said}); see its docstring") from None
+        raise EvenlyError(
+            f"{name} cannot be built with options {options} ({first_line(error)}); see its docstring"
+        ) from None

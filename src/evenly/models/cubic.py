@@ -49,7 +49,7 @@ class CubicCNN(nn.Module):
             if self.bias is not None:
                 nn.init.uniform_(self.bias, -bound, bound)
         else:
-            raise EvenlyError(f"init {init!r} is not known; give 'normal' or 'uniform'")
+            raise EvenlyError(f"init must be 'normal' or 'uniform', got {init!r}")
 
     def forward(self, x: Tensor) -> Tensor:
         z = x @ self.filters.T

@@ -8,7 +8,7 @@ names. Two stems:
 - "imagenet": a 7x7 convolution of stride 2, BatchNorm, ReLU and max pooling of stride 2; 6,964,106 parameters for
   10 classes, 7,978,856 for 1000, torchvision's `densenet121`.
 
-Nguyen et al. (2024, App. C) "directly used the official PyTorch implementation", which read to the letter is the second
+Nguyen et al. (2024, App. C) "directly used the official PyTorch implementation", which taken literally is the second
 stem. It leaves 8x8 of a 32x32 image before the first block and could hardly be the state of the art that they report,
 so the first is taken to be theirs; neither reading can be checked, as their code is not public.
 """
@@ -72,7 +72,7 @@ class DenseNet(nn.Module):
             parts["norm0"], parts["relu0"] = nn.BatchNorm2d(width), nn.ReLU()
             parts["pool0"] = nn.MaxPool2d(3, 2, padding=1)
         else:
-            raise EvenlyError(f"stem {stem!r} is not known; give 'cifar' or 'imagenet'")
+            raise EvenlyError(f"stem must be 'cifar' or 'imagenet', got {stem!r}")
         for number, layers in enumerate(blocks, 1):
             parts[f"denseblock{number}"] = nn.Sequential(
                 OrderedDict((f"denselayer{i + 1}", DenseLayer(width + i * growth, growth)) for i in range(layers))

@@ -1,7 +1,7 @@
 """Models of other libraries by name: "torchvision:resnet18", "timm:vit_small_patch16_224".
 
 Built without weights and with a head of the right size; weights come from a local file (`evenly.models.weights`).
-The library is imported when the network is built and need not be there for anything else.
+The library is imported when the network is built and is not needed for anything else.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from evenly.errors import EvenlyError, unknown
+from evenly.models.weights import first_line
 
 
 def _torchvision(name: str, shape: tuple[int, ...], classes: int, **options: Any) -> nn.Module:
@@ -21,7 +22,7 @@ def _torchvision(name: str, shape: tuple[int, ...], classes: int, **options: Any
         raise unknown("model of torchvision", name, known)
     if shape[0] != 3:
         raise EvenlyError(
-            f"torchvision:{name} takes 3 channels, not {shape[0]}; repeat the channel, or choose a model from timm"
+            f"torchvision:{name} takes 3 channels, got {shape[0]}; repeat the channel, or choose a model from timm"
         )
     network: nn.Module = models.get_model(name, weights=None, num_classes=classes, **options)
     return network
@@ -44,25 +45,21 @@ def _imported(module: str) -> Any:
     except (ImportError, RuntimeError) as error:  # a torchvision built for another torch raises a RuntimeError
         library = module.partition(".")[0]
         raise EvenlyError(
-            f"{library} cannot be imported ({_first_line(error)}); pip install {library}, "
+            f"{library} cannot be imported ({first_line(error)}); pip install {library}, "
             "or choose a model from `evenly models`"
         ) from None
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
-
-
-def from_library(called: str, shape: tuple[int, ...], classes: int, **options: Any) -> nn.Module:
+def from_library(full_name: str, shape: tuple[int, ...], classes: int, **options: Any) -> nn.Module:
     """Build "library:name" for images (C, H, W) and K classes; options go to the library's own constructor."""
-    library, _, name = called.partition(":")
+    library, _, name = full_name.partition(":")
     if library not in LIBRARIES:
-        raise EvenlyError(f"model {called!r} is of no known library; give torchvision:NAME or timm:NAME")
+        raise EvenlyError(f"model {full_name!r} names an unknown library; give torchvision:NAME or timm:NAME")
     if len(shape) != 3:
-        raise EvenlyError(f"{called} takes images (C, H, W), not inputs {shape}; use mlp")
+        raise EvenlyError(f"{full_name} takes images (C, H, W), got inputs {shape}; use mlp")
     try:
         return LIBRARIES[library](name, shape, classes, **options)
     except (ValueError, RuntimeError, AssertionError) as error:
         raise EvenlyError(
-            f"{called} cannot be built with options {options} ({_first_line(error)}); see {library}'s documentation"
+            f"{full_name} cannot be built with options {options} ({first_line(error)}); see {library}'s documentation"
         ) from None

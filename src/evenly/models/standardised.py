@@ -1,4 +1,4 @@
-"""A network behind the scaling of its inputs, so that whoever uses it gives pixels as numbers in [0, 1]."""
+"""A network that scales its inputs itself: users pass pixels as numbers in [0, 1]."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evenly.data.contract import Split
 from evenly.errors import EvenlyError
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""Mean and standard deviation by which networks trained on ImageNet have their inputs scaled."""
+"""Mean and standard deviation by which the inputs of networks trained on ImageNet are scaled."""
 
 MOST, AT_ONCE = 2000, 1000
 
@@ -36,7 +36,7 @@ class Standardised(nn.Module):
 def channel_moments(split: Split) -> tuple[Sequence[float], Sequence[float]]:
     """Mean and standard deviation of each channel of uint8 images, on the scale of 0 to 1; 1 for a constant channel.
 
-    Exact for images in memory; of those that are read one by one, 2,000 at equal distances are looked at.
+    Exact for images in memory; of images that are read one by one, 2,000 at equal distances are used.
     """
     if isinstance(split.inputs, Tensor):
         parts = split.inputs.split(AT_ONCE)
@@ -45,7 +45,7 @@ def channel_moments(split: Split) -> tuple[Sequence[float], Sequence[float]]:
         parts = tuple(torch.as_tensor(split.inputs[i][0])[None] for i in chosen)
     if parts[0].dtype != torch.uint8 or parts[0].ndim != 4:
         raise EvenlyError(
-            f"normalise is for uint8 images (N, C, H, W), not {parts[0].dtype} of shape {tuple(parts[0].shape[1:])}; "
+            f"normalise is for uint8 images (N, C, H, W), got {parts[0].dtype} of shape {tuple(parts[0].shape[1:])}; "
             "use normalise='none' and scale them yourself"
         )
     sums = torch.zeros(2, parts[0].shape[1], dtype=torch.float64)

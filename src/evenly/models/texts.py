@@ -1,7 +1,7 @@
 """Networks for texts. Each has `encode`, which turns N strings into token ids, int64 (N, L), and reads those ids.
 
-Whatever trains or looks at a network sees the ids; `encoded` makes them of all splits of a data set. The texts keep
-them for networks that say by `encoding` that they encode alike, such as those of a comparison's arms.
+Training and diagnosis see the ids; `encoded` makes them for all splits of a data set. The texts cache them for networks
+with an equal `encoding`, such as those of a comparison's arms.
 
     bag_of_words        which words occur, weighted by how rare they are; needs nothing but the training texts
     hf:FOLDER           a sequence classifier of transformers with its tokenizer, saved in a local folder
@@ -25,13 +25,14 @@ from torch import Tensor, nn
 from evenly.data.contract import Data, Split
 from evenly.data.texts import Texts
 from evenly.errors import EvenlyError
+from evenly.models.weights import first_line
 
 WORD = re.compile(r"\w+")
 TOKENIZERS = (
     "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model",
     "tokenizer.model",
 )  # fmt: skip
-"""Files of which a folder with a tokenizer has at least one."""
+"""A folder with a tokenizer has at least one of these files."""
 
 Build = Callable[[], nn.Module]
 
@@ -54,40 +55,40 @@ class Vocabulary:
 
     @classmethod
     def of(cls, texts: Sequence[str], min_count: int = 2, max_words: int = 20_000) -> Vocabulary:
-        """The words that at least `min_count` texts have, the `max_words` most frequent of them; the last are kept."""
+        """The `max_words` most frequent words among those that at least `min_count` texts have; cached by content."""
         key = (Texts(texts).fingerprint(), min_count, max_words)
-        found = _VOCABULARIES.pop(key, None) or cls._found(texts, min_count, max_words)
-        _VOCABULARIES[key] = found
+        vocabulary = _VOCABULARIES.pop(key, None) or cls._fitted(texts, min_count, max_words)
+        _VOCABULARIES[key] = vocabulary
         while len(_VOCABULARIES) > MOST_KEPT:
             del _VOCABULARIES[next(iter(_VOCABULARIES))]
-        return found
+        return vocabulary
 
     @classmethod
-    def _found(cls, texts: Sequence[str], min_count: int, max_words: int) -> Vocabulary:
+    def _fitted(cls, texts: Sequence[str], min_count: int, max_words: int) -> Vocabulary:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         try:
-            found = TfidfVectorizer(analyzer=words_of, binary=True, min_df=min_count, max_features=max_words).fit(texts)
+            tfidf = TfidfVectorizer(analyzer=words_of, binary=True, min_df=min_count, max_features=max_words).fit(texts)
         except ValueError as error:
             raise EvenlyError(
                 f"no word is in {min_count} of the {len(texts)} training texts ({error}); lower min_count"
             ) from None
-        return cls(tuple(found.get_feature_names_out().tolist()), tuple(found.idf_.tolist()))
+        return cls(tuple(tfidf.get_feature_names_out().tolist()), tuple(tfidf.idf_.tolist()))
 
 
 _VOCABULARIES: dict[tuple[str, int, int], Vocabulary] = {}
 MOST_KEPT = 4
-"""Vocabularies that are kept, by the texts' content: the arms of a comparison learn from the same texts."""
+"""Vocabularies in the cache: the arms of a comparison learn from the same texts."""
 
 
 class BagOfWords(nn.Module):
     """Which words occur, weighted by idf, the weights of a text scaled to length 1; then hidden layers with ReLU.
 
     The first layer is a vector for each word: an MLP on the TF-IDF vector of each text (presence, not counts), which is
-    never built. A text without a known word gives what the biases say.
+    never built. For a text without a known word the biases decide.
 
     Args:
-        max_length: distinct words of a text that count, the first ones.
+        max_length: how many distinct words of a text are used, from its beginning.
         hidden: widths of the hidden layers; () is a linear classifier.
         dropout: share of each hidden layer's outputs that training zeroes, after the ReLU.
     """
@@ -105,9 +106,9 @@ class BagOfWords(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(max_length, int) or max_length < 1:
-            raise EvenlyError(f"max_length {max_length!r} leaves nothing of a text; give a whole number from 1")
+            raise EvenlyError(f"max_length must be a whole number of at least 1, got {max_length!r}")
         if isinstance(hidden, int) or not all(isinstance(width, int) and width > 0 for width in hidden):
-            raise EvenlyError(f"hidden {hidden!r} are no widths of layers; give a list, e.g. [64], or [] for none")
+            raise EvenlyError(f"hidden must be a list of widths, e.g. [64], or [] for none, got {hidden!r}")
         self.vocabulary, self.max_length = vocabulary, max_length
         self._ids = {word: k for k, word in enumerate(vocabulary.words, 1)}
         self.register_buffer("idf", torch.tensor([0.0, *vocabulary.idf]))
@@ -121,16 +122,16 @@ class BagOfWords(nn.Module):
 
     @property
     def encoding(self) -> Hashable:
-        """All that `encode` depends on."""
+        """Everything that `encode` depends on."""
         return self.vocabulary, self.max_length
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """(N, L): the ids of each text's known words, each once, and zeros; L is the largest number of them."""
-        found = []
+        ids = []
         for text in texts:
             known = dict.fromkeys(self._ids[word] for word in words_of(text) if word in self._ids)
-            found.append(torch.tensor(list(known)[: self.max_length]).long())
-        return nn.utils.rnn.pad_sequence([*found, torch.zeros(1).long()], batch_first=True)[:-1]
+            ids.append(torch.tensor(list(known)[: self.max_length]).long())
+        return nn.utils.rnn.pad_sequence([*ids, torch.zeros(1).long()], batch_first=True)[:-1]
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (N, K) of ids (N, L)."""
@@ -145,7 +146,7 @@ def bag_of_words(
     """A function that builds a bag-of-words network on the words of the training texts."""
     for name, count in (("min_count", min_count), ("max_words", max_words)):
         if not isinstance(count, int) or count < 1:
-            raise EvenlyError(f"{name} {count!r} makes no vocabulary; give a whole number from 1")
+            raise EvenlyError(f"{name} must be a whole number of at least 1, got {count!r}")
     vocabulary = Vocabulary.of(texts, min_count, max_words)
     return lambda: BagOfWords(vocabulary, classes, **options)
 
@@ -160,7 +161,7 @@ class SequenceClassifier(nn.Module):
 
     @property
     def encoding(self) -> Hashable:
-        """All that `encode` depends on; None of a tokenizer that cannot be written down."""
+        """Everything that `encode` depends on; None for a tokenizer that cannot be serialised."""
         rules = getattr(self.tokenizer, "backend_tokenizer", None)
         if rules is None:
             return None
@@ -185,15 +186,15 @@ def sequence_classifier(
 ) -> Build:
     """A function that loads a sequence classifier and its tokenizer from a local folder; nothing in it is executed.
 
-    A head for another number of classes is made anew, from the global random state.
+    A head for another number of classes is initialised from the global random state.
 
     Args:
-        max_length: tokens after which a text is cut; the network may allow fewer.
+        max_length: a text is truncated after so many tokens; the network may allow fewer.
         attention: "sdpa" is faster, "eager" has second derivatives, which an audit's curvature needs.
     """
     path = Path(folder)
     if not (path / "config.json").is_file():
-        raise EvenlyError(f"{folder!r} holds no config.json; give a folder that a model's save_pretrained has left")
+        raise EvenlyError(f"{folder!r} holds no config.json; give a folder that a model's save_pretrained has written")
     if not any((path / file).is_file() for file in TOKENIZERS):
         raise EvenlyError(
             f"{folder!r} has a model but no tokenizer ({', '.join(TOKENIZERS[:3])}, ...); save it there too: "
@@ -264,7 +265,7 @@ def _transformers(folder: str) -> Any:
 
 @contextmanager
 def _refused(folder: str, what: str) -> Iterator[None]:
-    """Whatever transformers says of a folder that it cannot read, in one line; its own notes are not passed on."""
+    """Any error of transformers as one line; its own log messages are suppressed."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()
@@ -274,8 +275,7 @@ def _refused(folder: str, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a damaged file can raise anything
-        said = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise EvenlyError(f"the {what} in {folder!r} cannot be loaded ({said}); save it again") from None
+        raise EvenlyError(f"the {what} in {folder!r} cannot be loaded ({first_line(error)}); save it again") from None
     finally:
         logging.set_verbosity(level)
         if bars:
@@ -283,7 +283,7 @@ def _refused(folder: str, what: str) -> Iterator[None]:
 
 
 TEXT_MODELS: dict[str, tuple[Callable[..., Build], str]] = {
-    "bag_of_words": (bag_of_words, "for texts: the words that occur, weighted by TF-IDF, and a hidden layer of 64"),
+    "bag_of_words": (bag_of_words, "for texts: the words that occur, weighted by TF-IDF, and a hidden layer of 64")
 }
 
 TEXT_RECIPES: dict[str, dict[str, Any]] = {
@@ -294,8 +294,8 @@ TEXT_RECIPES: dict[str, dict[str, Any]] = {
 
 
 def find_text_model(name: str) -> tuple[str, Callable[..., Build]] | None:
-    """A text network's name as it is listed, and the function of (texts, classes, **options) that prepares it; None
-    where the name is of no such network. "hf:FOLDER", and a folder with a config.json, are of transformers."""
+    """A text network's name as it is listed, and the function of (texts, classes, **options) that prepares it; None if
+    the name is of no such network. "hf:FOLDER", and a folder with a config.json, are models of transformers."""
     if name.startswith("hf:") or ("/" in name and (Path(name) / "config.json").is_file()):
         folder = name.removeprefix("hf:")
         return f"hf:{folder}", lambda texts, classes, **options: sequence_classifier(folder, classes, **options)
@@ -328,11 +328,11 @@ def token_ids(network: nn.Module, *several: Any) -> list[Tensor]:
     encode = getattr(network, "encode", None)
     if not callable(encode):
         raise EvenlyError(
-            f"{type(network).__name__} cannot read texts, for it has no method encode(texts); give one that returns "
+            f"{type(network).__name__} cannot read texts: it has no method encode(texts); add one that returns "
             "token ids (N, L), or use bag_of_words or hf:FOLDER"
         )
-    by = getattr(network, "encoding", None)  # once, since a tokenizer notes how it was called last
-    return [texts.ids(encode, by) for texts in several]
+    encoding = getattr(network, "encoding", None)  # once, since a tokenizer notes how it was called last
+    return [texts.ids(encode, encoding) for texts in several]
 
 
 def padded(network: nn.Module, ids: Tensor, length: int) -> Tensor:

@@ -75,7 +75,7 @@ class ViT(nn.Module):
         channels, height, breadth = shape
         if patch < 1 or height % patch or breadth % patch:
             raise EvenlyError(
-                f"images of {height}x{breadth} do not divide into patches of {patch}; resize or set patch"
+                f"images of {height}x{breadth} do not divide into patches of {patch}; resize them or set patch"
             )
         self.patch = patch
         pixels, count = channels * patch**2, (height // patch) * (breadth // patch)

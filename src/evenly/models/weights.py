@@ -27,20 +27,20 @@ WRAPPERS = ("state_dict", "model_state_dict", "model")
 """Keys under which training scripts save the state dict beside other things."""
 
 PREFIXES = ("module.", "_orig_mod.", "model.")
-"""What data parallelism, compilation and training frameworks put before every name."""
+"""What data parallelism, compilation and training frameworks prepend to every name."""
 
 _OLD_DENSE_NAME = re.compile(r"(\.denselayer\d+\.(?:norm|conv))\.([12])\.")
-"""torchvision's published DenseNets say norm.1 where the network has norm1."""
+"""torchvision's published DenseNets have norm.1 in place of the network's norm1."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What came of loading.
+    """The result of loading.
 
     Args:
-        taken: names whose values are from the file now.
-        fresh: names of the head, left as they were, as the file's head has another number of classes.
-        missing: other names that the file lacks, left as they were (only with strict=False).
+        taken: names whose values were read from the file.
+        fresh: names of the head, unchanged because the file's head has another number of classes.
+        missing: other names that the file lacks, unchanged (only with strict=False).
         unexpected: names in the file that the model lacks (only with strict=False).
     """
 
@@ -56,18 +56,18 @@ def load_weights(model: nn.Module, path: str | Path, *, strict: bool = True, rep
     Args:
         strict: refuse a file that lacks a weight of the model or has one that the model lacks. BatchNorm's counts of
             batches may be missing: old files have none.
-        replace_head: where the last linear layer of the model and that of the file differ in the number of classes
-            only, leave the model's as it is instead of refusing the file.
+        replace_head: if the last linear layers of the model and of the file differ only in the number of classes,
+            leave the model's as it is instead of refusing the file.
     """
     path = Path(path)
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    found = _renamed(read_weights(path), own)
+    values = _renamed(read_weights(path), own)
     counts = {name for name in own if name.endswith("num_batches_tracked")}
-    missing = [name for name in own if name not in found and name not in counts]
-    unexpected = [name for name in found if name not in own]
-    if len(unexpected) == len(found):
+    missing = [name for name in own if name not in values and name not in counts]
+    unexpected = [name for name in values if name not in own]
+    if len(unexpected) == len(values):
         raise EvenlyError(
-            f"{path} holds no weight of this {type(model).__name__}, but {_some(found)}; give another file"
+            f"{path} holds no weight of this {type(model).__name__}, but {_some(values)}; give another file"
         )
     for names, what in ((missing, "lacks"), (unexpected, "has, and the model lacks,")):
         if strict and names:
@@ -76,7 +76,7 @@ def load_weights(model: nn.Module, path: str | Path, *, strict: bool = True, rep
                 "(in Python strict=False takes what fits)"
             )
     head = _head(model) if replace_head else ()
-    shared = {name: value for name, value in found.items() if name in own}
+    shared = {name: value for name, value in values.items() if name in own}
     fresh = [name for name in head if name in shared and _other_classes(shared[name], own[name])]
     for name, value in shared.items():
         if name not in fresh:
@@ -92,20 +92,20 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The tensors in a weights file by name, on the CPU."""
     path = Path(path)
     if path.suffix not in READERS:
-        raise EvenlyError(f"weights {str(path)!r} are of no known kind; give a file {', '.join(READERS)}")
+        raise EvenlyError(f"weights must be a file {', '.join(READERS)}, got {str(path)!r}")
     if not path.is_file():
         raise EvenlyError(f"there is no file {str(path)!r}; give a file of weights on this machine")
     try:
-        found = READERS[path.suffix](path)
+        values = READERS[path.suffix](path)
     except EvenlyError:
         raise
     except Exception as error:  # a damaged file can raise anything in the readers
         raise EvenlyError(
-            f"{path} cannot be read as weights ({_first_line(error)}); save the state dict again"
+            f"{path} cannot be read as weights ({first_line(error)}); save the state dict again"
         ) from None
-    if not found or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()):
+    if not values or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in values.items()):
         raise EvenlyError(f"{path} holds no tensors by name; save model.state_dict() or the arrays of it")
-    return found
+    return values
 
 
 def _read_npz(path: Path) -> dict[str, Tensor]:
@@ -132,16 +132,16 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found: Any = torch.load(path, map_location="cpu", weights_only=True)
+            content: Any = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             raise EvenlyError(
-                f"{path} is not a state dict alone and is not opened, as that could run code; save model.state_dict()"
+                f"{path} holds more than a state dict; opening it could run code: save model.state_dict() alone"
             ) from None
     for wrapper in WRAPPERS:
-        if isinstance(found, Mapping) and isinstance(found.get(wrapper), Mapping):
-            found = found[wrapper]
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
             break
-    return dict(found) if isinstance(found, Mapping) else {}
+    return dict(content) if isinstance(content, Mapping) else {}
 
 
 READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {
@@ -153,12 +153,12 @@ READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {
 }
 
 
-def _renamed(found: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _renamed(values: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors under the model's names: without a prefix that all share, old names as new ones."""
     for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in found) and not any(name.startswith(prefix) for name in own):
-            found = {name.removeprefix(prefix): value for name, value in found.items()}
-    return {_OLD_DENSE_NAME.sub(r"\1\2.", name): value for name, value in found.items()}
+        if all(name.startswith(prefix) for name in values) and not any(name.startswith(prefix) for name in own):
+            values = {name.removeprefix(prefix): value for name, value in values.items()}
+    return {_OLD_DENSE_NAME.sub(r"\1\2.", name): value for name, value in values.items()}
 
 
 def _head(model: nn.Module) -> tuple[str, ...]:
@@ -186,9 +186,10 @@ def _check(name: str, value: Tensor, own: Tensor, path: Path) -> None:
 
 
 def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
-    shown = ", ".join(list(names)[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+    first = ", ".join(list(names)[:3])
+    return f"{first} and {len(names) - 3} more" if len(names) > 3 else first
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the name of its type."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from evenly.data.preprocessing import ArrayPreprocessing, Preprocessing, TextPre
 from evenly.errors import EvenlyError
 from evenly.files import atomic, make_folder
 from evenly.runs.network import write_weights
+from evenly.runs.run import Run
 
 OPSET = 18
 TOLERANCE = 1e-5
@@ -140,3 +141,9 @@ def _metadata(preprocessing: Preprocessing, class_names: Sequence[str]) -> dict[
         "preprocessing": json.dumps(preprocessing.to_dict()),
         "class_names": json.dumps([str(name) for name in class_names]),
     }
+
+
+def export_run(run: Run, path: str | Path, to: Literal["safetensors", "onnx"]) -> Path:
+    """Write the network of a run to a file."""
+    export = export_onnx if to == "onnx" else export_safetensors
+    return export(run.model, run.preprocessing, path, run.config.class_names)

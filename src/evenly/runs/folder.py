@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,6 @@ from evenly.runs.network import NetworkSpec
 from evenly.runs.plan import Plan
 from evenly.runs.results import RunResult
 from evenly.values import Value
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where two processes in one folder are the user's to avoid
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 2
 FINGERPRINTS = {
@@ -84,15 +80,17 @@ class RunFolder:
             )
 
     def prepare(self) -> None:
-        """Make the folder and hold it; called before the first write, so that a run refused at its start leaves none."""
+        """Make the folder and hold it, before the first write: a run that is refused at its start leaves none."""
         if self._lock is not None:
             return
         make_folder(self.path)
         if not (self.path / "config.json").exists():
             write_json(self.path / "config.json", self.config.to_dict())
         (self.path / "checkpoint").mkdir(exist_ok=True)
-        if fcntl is None:
-            return
+        if sys.platform == "win32":
+            return  # where two processes in one folder are the user's to avoid
+        import fcntl
+
         self._lock = os.open(self.path / "config.json", os.O_RDWR)
         try:
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,8 +98,8 @@ class RunFolder:
             raise EvenlyError(f"{self.path} is in use by another process; wait for it or choose another out") from None
 
     def __del__(self) -> None:
-        if getattr(self, "_lock", None) is not None:
-            os.close(self._lock)  # type: ignore[arg-type]
+        if (lock := getattr(self, "_lock", None)) is not None:
+            os.close(lock)
 
     @property
     def finished(self) -> bool:

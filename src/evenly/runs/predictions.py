@@ -19,7 +19,8 @@ from evenly.data.contract import Split
 from evenly.data.examples import Examples, read_examples
 from evenly.data.preprocessing import Preprocessing, TextPreprocessing
 from evenly.data.texts import Texts
-from evenly.engine.batches import Batches, outputs_of
+from evenly.engine.batches import Batches
+from evenly.engine.evaluation import outputs_of
 from evenly.engine.losses import predictions, probabilities
 from evenly.engine.precision import Precision
 from evenly.errors import EvenlyError

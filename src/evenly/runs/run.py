@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from evenly.data.contract import Split
 from evenly.data.preprocessing import Preprocessing, preprocessing_from_dict
 from evenly.engine.evaluation import outputs_on
+from evenly.engine.precision import Precision
 from evenly.engine.trained import Selection
 from evenly.errors import EvenlyError
 from evenly.files import atomic
@@ -44,7 +45,9 @@ class Recorded:
     forgetting_scores: Tensor | None = None
 
     def save(self, path: Path) -> None:
-        arrays = {} if self.forgetting_scores is None else {"forgetting_scores": self.forgetting_scores.numpy()}
+        arrays: dict[str, Any] = {}
+        if self.forgetting_scores is not None:
+            arrays["forgetting_scores"] = self.forgetting_scores.numpy()
         with atomic(path) as file:
             np.savez(file, history=np.array(json.dumps(list(self.history))), **arrays)
 
@@ -84,11 +87,16 @@ class Run:
     def predict(self, x: Any) -> Predictions:
         """Classes and their probabilities for new data, as the user has it: rows, texts, images, files, arrays."""
         device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
-        return predict(self.model, self.preprocessing, self.config.class_names, x, device=str(device))
+        names, precision = self.config.class_names, self._precision
+        return predict(self.model, self.preprocessing, names, x, device=device, precision=precision)
 
     def outputs(self, split: Split) -> Tensor:
         """The network's outputs on a split, in order, in eval mode, on the CPU."""
-        return outputs_on(self.model, split, self.plan.seed, self.plan.settings.precision)
+        return outputs_on(self.model, split, self.plan.seed, self._precision)
+
+    @property
+    def _precision(self) -> Precision:
+        return self.plan.settings.precision
 
     def __repr__(self) -> str:
         result = self.results
@@ -129,7 +137,7 @@ def read_selection(folder: Path) -> Selection | None:
         return None
     details = {name: value if value.ndim else value.item() for name, value in arrays.items()}
     indices, times, why = (details.pop(name) for name in ("indices", "times", "why"))
-    return Selection(torch.from_numpy(indices), torch.from_numpy(times), why, details)
+    return Selection(torch.from_numpy(indices), torch.from_numpy(times), str(why), details)
 
 
 def read_record(folder: Path) -> Recorded | None:

@@ -12,7 +12,7 @@ rows of U, a_r = sum_j <w_j, u_r>^3 and S_ri the number of times that example i 
 (Lemma A.2 of Nguyen et al., Lemma D.1 of Deng et al.) On the papers' data every example shares its feature patches with
 the others, so that of N P patches P - 2 per example are left to multiply; without noise a handful are left in all.
 
->>> law = PatchLaw()
+>>> law = PatchDistribution()
 >>> split, features = law.sample(2000, seed=0), torch.stack(law.directions(0))
 >>> data = fold(split.inputs, split.labels)
 >>> gd = train(w0, data, features, lr=0.1, steps=600)

@@ -15,7 +15,7 @@ at v* = (1, v*_hard) in SGD (eqs 10-12): importance weighting, learning-rate sca
 All S runs, each with its own examples, start, order, rho, rate and effect, are one batched computation.
 
 >>> seeds = [*range(8)] * 2
->>> examples, held_out = evenly.data.spiral.draw(SpiralLaw(complexity=315), seeds)
+>>> examples, held_out = evenly.data.spiral.draw(SpiralDistribution(complexity=315), seeds)
 >>> path = train(examples, held_out, seeds=seeds, rho=[0.0] * 8 + [1.5] * 8)
 >>> path.hard_error[-1]                 # (16,): probing error of the hard feature
 >>> path.phantom_ratio                  # (16,): mean v~_hard / mean v~_easy

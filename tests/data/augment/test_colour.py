@@ -1,20 +1,14 @@
 """Operations on grey levels against Pillow's, bit for bit, at strengths beyond those of TrivialAugment."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
-from torch import Tensor
 
 from evenly.data.augment import colour
 
 FACTORS = [0.0, 0.01, 0.29, 0.57, 0.999, 1.0, 1.001, 1.1, 1.7, 1.99, 5.0, -0.5]  # .29 x 100 tells float32 from 64
-ENHANCEMENTS: dict[str, Any] = {
+ENHANCEMENTS = {
     "brightness": ImageEnhance.Brightness,
     "color": ImageEnhance.Color,
     "contrast": ImageEnhance.Contrast,
@@ -23,7 +17,7 @@ ENHANCEMENTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ENHANCEMENTS)
-def test_enhancements(pictures: Tensor, by_pillow: Callable[..., Tensor], name: str) -> None:
+def test_enhancements(pictures, by_pillow, name):
     images = pictures.repeat_interleave(len(FACTORS), 0)
     factors = FACTORS * len(pictures)
     done = getattr(colour, name)(images, torch.tensor(factors, dtype=torch.float64))
@@ -33,14 +27,14 @@ def test_enhancements(pictures: Tensor, by_pillow: Callable[..., Tensor], name: 
         assert torch.equal(done[n], expected), (name, factor)
 
 
-def test_posterize(pictures: Tensor, by_pillow: Callable[..., Tensor]) -> None:
+def test_posterize(pictures, by_pillow):
     for bits in range(1, 9):
         done = colour.posterize(pictures, torch.full((len(pictures),), bits))
         for n, image in enumerate(pictures):
             assert torch.equal(done[n], by_pillow(image, lambda image, bits=bits: ImageOps.posterize(image, bits)))
 
 
-def test_solarize(pictures: Tensor, by_pillow: Callable[..., Tensor]) -> None:
+def test_solarize(pictures, by_pillow):
     for threshold in (0, 0.5, 4, 4.5, 77, 128, 250, 254.5, 255, 256):
         done = colour.solarize(pictures, torch.full((len(pictures),), threshold))
         for n, image in enumerate(pictures):
@@ -49,13 +43,13 @@ def test_solarize(pictures: Tensor, by_pillow: Callable[..., Tensor]) -> None:
 
 
 @pytest.mark.parametrize("name", ["autocontrast", "equalize"])
-def test_without_a_strength(pictures: Tensor, by_pillow: Callable[..., Tensor], name: str) -> None:
+def test_without_a_strength(pictures, by_pillow, name):
     done = getattr(colour, name)(pictures)
     for n, image in enumerate(pictures):
         assert torch.equal(done[n], by_pillow(image, getattr(ImageOps, name)))
 
 
-def test_autocontrast_between_any_two_levels(by_pillow: Callable[..., Tensor]) -> None:
+def test_autocontrast_between_any_two_levels(by_pillow):
     """Floats that should be whole lie on either side of it: the same side as in Pillow's arithmetic."""
     ends = np.sort(np.random.default_rng(0).integers(0, 256, (1200, 2)), 1)
     low, high = torch.from_numpy(ends).T[:, :, None, None, None]
@@ -65,7 +59,7 @@ def test_autocontrast_between_any_two_levels(by_pillow: Callable[..., Tensor]) -
         assert torch.equal(done[n], by_pillow(images[n], ImageOps.autocontrast)), ends[n]
 
 
-def test_equalize_of_many_histograms(by_pillow: Callable[..., Tensor]) -> None:
+def test_equalize_of_many_histograms(by_pillow):
     """Sizes around 255 pixels, where the step becomes 0, and lumps that push the last level beyond 255."""
     draw = np.random.default_rng(1)
     for height, width in [(15, 17), (16, 16), (16, 17), (22, 24), (23, 23), (40, 31)]:
@@ -76,20 +70,20 @@ def test_equalize_of_many_histograms(by_pillow: Callable[..., Tensor]) -> None:
             assert torch.equal(done[n], by_pillow(images[n], ImageOps.equalize))
 
 
-def test_grey_of_every_colour(by_pillow: Callable[..., Tensor]) -> None:
+def test_grey_of_every_colour(by_pillow):
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 300, 300), dtype=np.uint8))
     expected = np.asarray(Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L"))
     assert np.array_equal(colour.grey(image[None])[0, 0].numpy(), expected)
     assert torch.equal(colour.grey(image[None, :1]), image[None, :1].short())
 
 
-def test_smoothed(pictures: Tensor, by_pillow: Callable[..., Tensor]) -> None:
+def test_smoothed(pictures, by_pillow):
     done = colour.smoothed(pictures)
     for n, image in enumerate(pictures):
         assert torch.equal(done[n], by_pillow(image, lambda image: image.filter(ImageFilter.SMOOTH)).short())
 
 
-def test_every_example_has_its_own_strength() -> None:
+def test_every_example_has_its_own_strength():
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (9, 3, 12, 11), dtype=np.uint8))
     factor = torch.linspace(0, 2, 9, dtype=torch.float64)
     for name in ENHANCEMENTS:

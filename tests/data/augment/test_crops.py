@@ -1,9 +1,6 @@
 """RandomResizedCrop: boxes against the ten tries written as a loop, pixels against Pillow."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ BILINEAR = Image.Resampling.BILINEAR
 USUAL = ((0.08, 1.0), (3 / 4, 4 / 3))
 
 
-def box_by_loop(key: torch.Tensor, height: int, width: int, scale: Any, ratio: Any) -> tuple[int, int, int, int]:
+def box_by_loop(key, height, width, scale, ratio):
     for attempt in range(10):
         area = height * width * (scale[0] + (scale[1] - scale[0]) * float(uniform(key, 2 * attempt)))
         low, high = math.log(ratio[0]), math.log(ratio[1])
@@ -49,7 +46,7 @@ def box_by_loop(key: torch.Tensor, height: int, width: int, scale: Any, ratio: A
         (3, 100, (1.0, 1.0), (0.01, 0.02)),  # none fits, and the last resort is thin
     ],
 )
-def test_boxes_are_those_of_ten_tries(height: int, width: int, scale: Any, ratio: Any) -> None:
+def test_boxes_are_those_of_ten_tries(height, width, scale, ratio):
     keys = keyed(0, 0, torch.arange(80))
     boxes = torch.stack(random_box(keys, height, width, scale, ratio), 1).tolist()
     expected = [list(box_by_loop(keys[n : n + 1], height, width, scale, ratio)) for n in range(80)]
@@ -61,7 +58,7 @@ def test_boxes_are_those_of_ten_tries(height: int, width: int, scale: Any, ratio
         assert left + wide <= width
 
 
-def test_area_shape_and_place_are_spread_as_published() -> None:
+def test_area_shape_and_place_are_spread_as_published():
     keys = keyed(1, 0, torch.arange(8000))
     _, _, tall, wide = random_box(keys, 400, 400, (0.1, 0.5), (3 / 4, 4 / 3))
     assert stats.kstest((tall * wide / 400**2).numpy(), "uniform", args=(0.1, 0.4)).pvalue > 1e-3
@@ -74,7 +71,7 @@ def test_area_shape_and_place_are_spread_as_published() -> None:
 
 @pytest.mark.parametrize("size", [(32, 32), (7, 50), (37, 29), (1, 1), (224, 3)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_resized_crop_equals_pillows(by_pillow, size: tuple[int, int], channels: int) -> None:
+def test_a_resized_crop_equals_pillows(by_pillow, size, channels):
     """Width first and then height: bit for bit. In whichever order Pillow takes by itself: within one level."""
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (60, channels, 37, 29), dtype=np.uint8))
     images[:10] = 255 * (images[:10] > 127)
@@ -95,13 +92,13 @@ def test_a_resized_crop_equals_pillows(by_pillow, size: tuple[int, int], channel
         assert int((done[n].int() - at_once.int()).abs().max()) <= 1
 
 
-def test_the_whole_image_at_its_own_size_is_itself(pictures) -> None:
+def test_the_whole_image_at_its_own_size_is_itself(pictures):
     count, _, height, width = pictures.shape
     zero = torch.zeros(count, dtype=torch.int64)
     assert torch.equal(resized_crop(pictures, zero, zero, zero + height, zero + width, (height, width)), pictures)
 
 
-def test_the_size_is_one_side_two_or_the_images_own() -> None:
+def test_the_size_is_one_side_two_or_the_images_own():
     images = torch.randint(0, 256, (4, 3, 20, 30), dtype=torch.uint8)
     keys = keyed(0, 0, torch.arange(4))
     assert random_resized_crop(images, keys).shape == (4, 3, 20, 30)
@@ -114,15 +111,18 @@ def test_the_size_is_one_side_two_or_the_images_own() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, r"size 0 cannot be cropped to; give one side or \(height, width\)"),
-        ({"size": (3, 4, 5)}, r"size \(3, 4, 5\) cannot be cropped to"),
-        ({"scale": (0.0, 1.0)}, r"scale \(0.0, 1.0\) is no range of areas; give 0 < smallest <= largest <= 1"),
-        ({"scale": (0.5, 0.2)}, r"scale \(0.5, 0.2\) is no range"),
-        ({"scale": (0.5, 1.2)}, r"scale \(0.5, 1.2\) is no range"),
-        ({"ratio": (0.0, 1.0)}, r"ratio \(0.0, 1.0\) is no range of width over height; give 0 < smallest <= largest"),
-        ({"ratio": (2.0, 1.0)}, r"ratio \(2.0, 1.0\) is no range"),
+        ({"size": 0}, r"size must be one side or \(height, width\), each at least 1 pixel, got 0"),
+        ({"size": (3, 4, 5)}, r"size must be .*, got \(3, 4, 5\)"),
+        ({"scale": (0.0, 1.0)}, r"scale must be a range of areas, 0 < smallest <= largest <= 1, got \(0.0, 1.0\)"),
+        ({"scale": (0.5, 0.2)}, r"scale must be .*, got \(0.5, 0.2\)"),
+        ({"scale": (0.5, 1.2)}, r"scale must be .*, got \(0.5, 1.2\)"),
+        (
+            {"ratio": (0.0, 1.0)},
+            r"ratio must be a range of width over height, 0 < smallest <=.*, got \(0.0",
+        ),
+        ({"ratio": (2.0, 1.0)}, r"ratio must be .*, got \(2.0, 1.0\)"),
     ],
 )
-def test_strange_options_are_refused(options: dict[str, Any], message: str) -> None:
+def test_strange_options_are_refused(options, message):
     with pytest.raises(EvenlyError, match=message):
         random_resized_crop(torch.zeros(1, 1, 4, 4, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), **options)

@@ -1,12 +1,7 @@
 """On a GPU: the same images as on the CPU, no host reads, capture and replay, compiled code within one level."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 from evenly.data.augment import Augment, generated_keys, keyed, normalise
 
@@ -20,32 +15,32 @@ pytestmark = [
 RECIPES = ["basic", "resized", "trivial", "basic+trivial"]
 
 
-def some_images(count: int = 512) -> Tensor:
+def some_images(count=512):
     return torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture
-def no_host_reads() -> Any:
+def no_host_reads():
     torch.cuda.set_sync_debug_mode("error")
     yield
     torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_images_are_those_of_the_cpu(recipe: str) -> None:
+def test_images_are_those_of_the_cpu(recipe):
     augment, images, index = Augment(recipe), some_images(), torch.arange(512)
     assert torch.equal(keyed(1, 2, index.cuda()).cpu(), keyed(1, 2, index))
     assert torch.equal(augment(images.cuda(), index.cuda(), 2, 1).cpu(), augment(images, index, 2, 1))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_nothing_is_read_back(recipe: str, no_host_reads: Any) -> None:
+def test_nothing_is_read_back(recipe, no_host_reads):
     images, index = some_images().pin_memory().cuda(non_blocking=True), torch.arange(512, device="cuda")
     normalise(Augment(recipe)(images, index, 2, 1), (0.5,) * 3, (0.2,) * 3, torch.bfloat16)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_captured_graph_draws_anew_for_every_epoch_and_index(recipe: str) -> None:
+def test_a_captured_graph_draws_anew_for_every_epoch_and_index(recipe):
     augment, images = Augment(recipe), some_images().cuda()
     index, epoch = torch.arange(128, device="cuda"), torch.zeros((), dtype=torch.int64, device="cuda")
     side = torch.cuda.Stream()
@@ -69,7 +64,7 @@ def test_a_captured_graph_draws_anew_for_every_epoch_and_index(recipe: str) -> N
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_compiled_code_stays_within_one_level(recipe: str) -> None:
+def test_compiled_code_stays_within_one_level(recipe):
     augment, images, index = Augment(recipe), some_images().cuda(), torch.arange(512, device="cuda")
     keys = keyed(1, 0, index)
     compiled = torch.compile(augment.with_keys, fullgraph=True)

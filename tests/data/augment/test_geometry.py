@@ -1,7 +1,5 @@
 """Flips, padded crops and affine maps, against slices and Pillow."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -11,13 +9,12 @@ import torch.nn.functional as F
 from PIL import Image
 from scipy import stats
 
-from evenly import EvenlyError
 from evenly.data.augment import affine, flip, keyed, pad_and_crop
 from evenly.data.augment.keys import integers
 
 
 @pytest.mark.parametrize("padding", [0, 1, 4, 40])
-def test_a_padded_crop_is_a_slice_of_the_padded_image(pictures, padding: int) -> None:
+def test_a_padded_crop_is_a_slice_of_the_padded_image(pictures, padding):
     height, width = pictures.shape[2:]
     keys = keyed(0, 1, torch.arange(60))
     images = pictures.repeat(12, 1, 1, 1)
@@ -29,7 +26,7 @@ def test_a_padded_crop_is_a_slice_of_the_padded_image(pictures, padding: int) ->
         assert torch.equal(done[n], expected)
 
 
-def test_all_places_of_the_crop_are_equally_likely() -> None:
+def test_all_places_of_the_crop_are_equally_likely():
     count = 16_200
     image = torch.arange(1, 82, dtype=torch.uint8).view(1, 1, 9, 9)
     done = pad_and_crop(image.expand(count, -1, -1, -1), keyed(2, 0, torch.arange(count)), 4)
@@ -38,7 +35,7 @@ def test_all_places_of_the_crop_are_equally_likely() -> None:
     assert stats.chisquare(list(centres.values())).pvalue > 1e-3
 
 
-def test_zero_padding_is_black_and_the_default_is_four() -> None:
+def test_zero_padding_is_black_and_the_default_is_four():
     white = torch.full((400, 1, 5, 5), 255, dtype=torch.uint8)
     keys = keyed(0, 0, torch.arange(400))
     done = pad_and_crop(white, keys)
@@ -47,7 +44,7 @@ def test_zero_padding_is_black_and_the_default_is_four() -> None:
     assert int((done == 255).flatten(1).sum(1).min()) == 1  # shifted by four both ways, one pixel is left
 
 
-def test_flips_mirror_half_of_the_images() -> None:
+def test_flips_mirror_half_of_the_images():
     count = 10_000
     images = torch.randint(0, 256, (1, 3, 4, 5), dtype=torch.uint8).expand(count, -1, -1, -1)
     done = flip(images, keyed(1, 1, torch.arange(count)))
@@ -58,13 +55,13 @@ def test_flips_mirror_half_of_the_images() -> None:
 
 
 @pytest.mark.parametrize(("p", "share"), [(0.0, 0.0), (1.0, 1.0), (0.1, 0.1)])
-def test_the_probability_of_a_flip(p: float, share: float) -> None:
+def test_the_probability_of_a_flip(p, share):
     images = torch.arange(2, dtype=torch.uint8).expand(5000, 1, 1, 2)
     turned = flip(images, keyed(0, 0, torch.arange(5000)), p)[:, 0, 0, 0].double().mean()
     assert abs(float(turned) - share) <= 4 * np.sqrt(share * (1 - share) / 5000)
 
 
-def test_any_affine_map_equals_pillows(pictures, by_pillow) -> None:
+def test_any_affine_map_equals_pillows(pictures, by_pillow):
     draw = np.random.default_rng(0)
     height, width = pictures.shape[2:]
     maps = draw.normal(0, 1, (60, 6)) * [1, 1, width, 1, 1, height]
@@ -80,12 +77,8 @@ def test_any_affine_map_equals_pillows(pictures, by_pillow) -> None:
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
-def test_a_strange_probability_is_refused(p: float) -> None:
-    with pytest.raises(EvenlyError, match=r"p .* is not a probability; give a number in \[0, 1\]$"):
-        flip(torch.zeros(1, 1, 2, 2, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), p)
-
-
-@pytest.mark.parametrize("padding", [-1, 1.5])
-def test_a_strange_padding_is_refused(padding: float) -> None:
-    with pytest.raises(EvenlyError, match=rf"padding {padding} cannot be used; give a whole number of pixels"):
-        pad_and_crop(torch.zeros(1, 1, 2, 2, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), padding)
+def test_probabilities_are_checked(p, refused):
+    images, keys = torch.zeros(1, 1, 2, 2, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
+    refused(f"^p must be a probability from 0 to 1, got {p}$", flip, images, keys, p)
+    padding = p - 0.9  # -1.0, 0.6, nan
+    refused(f"padding must be a whole number of pixels, at least 0, got {padding}", pad_and_crop, images, keys, padding)

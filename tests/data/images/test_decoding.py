@@ -1,16 +1,11 @@
 """Decoding to one uint8 array: modes, orientation, sizes, bad files, the cache, and images that stay on disk."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
 import struct
 import time
 import zlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,21 +20,21 @@ from evenly.data.images.decoding import decode
 COLOURS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 
 
-def saved(folder: Path, *images: Image.Image, **options: Any) -> list[str]:
+def saved(folder, *images, **options):
     folder.mkdir(exist_ok=True)
     for i, image in enumerate(images):
         image.save(folder / f"{i}.png", **options)
     return [f"{i}.png" for i in range(len(images))]
 
 
-def only(folder: Path, name: str, **options: Any) -> np.ndarray:
+def only(folder, name, **options):
     pixels = decode(folder, [name], **options).pixels
     assert pixels is not None
     assert pixels.dtype == torch.uint8
     return pixels[0].numpy()
 
 
-def test_colour_images_keep_their_pixels_and_gray_ones_stay_gray(tmp_path: Path) -> None:
+def test_colour_images_keep_their_pixels_and_gray_ones_stay_gray(tmp_path):
     files = saved(tmp_path, Image.fromarray(COLOURS), Image.fromarray(COLOURS[::-1].copy()))
     decoded = decode(tmp_path, files)
     assert torch.equal(
@@ -50,24 +45,21 @@ def test_colour_images_keep_their_pixels_and_gray_ones_stay_gray(tmp_path: Path)
     assert np.array_equal(only(tmp_path / "gray", *gray, channels=3), np.stack([COLOURS[..., 0]] * 3))
 
 
-def test_gray_among_colours_becomes_rgb(tmp_path: Path) -> None:
+def test_gray_among_colours_becomes_rgb(tmp_path):
     files = saved(tmp_path, Image.fromarray(COLOURS[..., 0].copy()), Image.fromarray(COLOURS))
     pixels = decode(tmp_path, files).pixels
     assert np.array_equal(pixels[0].numpy(), np.stack([COLOURS[..., 0]] * 3))
 
 
-def palette() -> Image.Image:
+def palette():
     return Image.fromarray(COLOURS).quantize(16)
 
 
 ALPHA = np.dstack([COLOURS, np.arange(48, dtype=np.uint8).reshape(6, 8)])
 DEEP = (COLOURS[..., 0].astype(np.uint16) << 8) + COLOURS[..., 1]
-MODES: dict[str, tuple[Callable[[], Image.Image], Callable[[], np.ndarray]]] = {
+MODES = {
     "transparency is dropped": (lambda: Image.fromarray(ALPHA), lambda: COLOURS.transpose(2, 0, 1)),
-    "gray with transparency": (
-        lambda: Image.fromarray(ALPHA[..., [0, 3]].copy(), "LA"),
-        lambda: COLOURS[None, ..., 0],
-    ),
+    "gray with transparency": (lambda: Image.fromarray(ALPHA[..., [0, 3]].copy(), "LA"), lambda: COLOURS[None, ..., 0]),
     "a palette": (palette, lambda: np.asarray(palette().convert("RGB")).transpose(2, 0, 1)),
     "black and white": (
         lambda: Image.fromarray(COLOURS[..., 0] > 99),
@@ -79,17 +71,17 @@ MODES: dict[str, tuple[Callable[[], Image.Image], Callable[[], np.ndarray]]] = {
 
 @pytest.mark.parametrize("case", MODES)
 @pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated")
-def test_other_modes_are_converted(tmp_path: Path, case: str) -> None:
+def test_other_modes_are_converted(tmp_path, case):
     image, expected = MODES[case]
     assert np.array_equal(only(tmp_path, *saved(tmp_path, image())), expected())
 
 
-def test_a_palette_with_transparent_colours_is_read_without_a_warning(tmp_path: Path) -> None:
+def test_a_palette_with_transparent_colours_is_read_without_a_warning(tmp_path):
     files = saved(tmp_path, palette(), transparency=bytes(range(16)))
     assert np.array_equal(only(tmp_path, *files), np.asarray(palette().convert("RGB")).transpose(2, 0, 1))
 
 
-UPRIGHT: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+UPRIGHT = {
     1: lambda a: a,
     2: lambda a: a[:, ::-1],
     3: lambda a: a[::-1, ::-1],
@@ -102,14 +94,14 @@ UPRIGHT: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 
 
 @pytest.mark.parametrize("orientation", UPRIGHT)
-def test_the_exif_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
+def test_the_exif_orientation_is_applied(tmp_path, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     files = saved(tmp_path, Image.fromarray(COLOURS[..., 0].copy()), exif=exif)
     assert np.array_equal(only(tmp_path, *files)[0], UPRIGHT[orientation](COLOURS[..., 0]))
 
 
-def test_size_takes_the_middle_square(tmp_path: Path) -> None:
+def test_size_takes_the_middle_square(tmp_path):
     wide = np.zeros((4, 12), np.uint8)
     wide[:, 4:8] = 200
     tall = wide.T.copy()
@@ -122,10 +114,10 @@ def test_size_takes_the_middle_square(tmp_path: Path) -> None:
     )
 
 
-def bomb(width: int, height: int) -> bytes:
+def bomb(width, height):
     """A PNG that claims to be huge."""
 
-    def chunk(kind: bytes, content: bytes) -> bytes:
+    def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
@@ -134,7 +126,7 @@ def bomb(width: int, height: int) -> bytes:
     )
 
 
-def with_bad_files(folder: Path) -> list[str]:
+def with_bad_files(folder):
     files = saved(folder, *(Image.fromarray(COLOURS + i) for i in range(7)))
     whole = (folder / "1.png").read_bytes()
     (folder / "1.png").write_bytes(whole[: len(whole) // 2])
@@ -144,7 +136,7 @@ def with_bad_files(folder: Path) -> list[str]:
     return files
 
 
-def test_bad_images_are_named_and_counted(tmp_path: Path) -> None:
+def test_bad_images_are_named_and_counted(tmp_path):
     files = with_bad_files(tmp_path)
     for _ in range(2):  # the second time from the cache
         with pytest.raises(EvenlyError) as refusal:
@@ -156,7 +148,7 @@ def test_bad_images_are_named_and_counted(tmp_path: Path) -> None:
         assert "\n" not in message
 
 
-def test_bad_images_are_left_out_on_request(tmp_path: Path) -> None:
+def test_bad_images_are_left_out_on_request(tmp_path):
     files = with_bad_files(tmp_path)
     for _ in range(2):
         decoded = decode(tmp_path, files, skip_bad=True)
@@ -166,7 +158,7 @@ def test_bad_images_are_left_out_on_request(tmp_path: Path) -> None:
         assert [name for name, _ in decoded.bad] == ["1.png", "3.png", "4.png", "5.png"]
 
 
-def test_only_bad_images_are_refused_also_on_request(tmp_path: Path) -> None:
+def test_only_bad_images_are_refused_also_on_request(tmp_path):
     files = with_bad_files(tmp_path)
     for some in (["1.png"], ["3.png", "5.png"]):
         with pytest.raises(EvenlyError, match=f"none of the {len(some)} images"):
@@ -174,7 +166,7 @@ def test_only_bad_images_are_refused_also_on_request(tmp_path: Path) -> None:
     assert len(decode(tmp_path, files, skip_bad=True).kept) == 3
 
 
-def test_a_folder_tells_how_many_were_left_out(tmp_path: Path) -> None:
+def test_a_folder_tells_how_many_were_left_out(tmp_path):
     for name in "ab":
         saved(tmp_path / name, *(Image.fromarray(COLOURS) for _ in range(5)))
     (tmp_path / "a" / "9.png").write_bytes(b"")
@@ -186,7 +178,7 @@ def test_a_folder_tells_how_many_were_left_out(tmp_path: Path) -> None:
     assert torch.cat([split.labels for split in data.splits.values()]).bincount().tolist() == [5, 5]
 
 
-def test_a_class_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
+def test_a_class_of_which_nothing_is_left_is_refused(tmp_path):
     for name in "ab":
         saved(tmp_path / name, *(Image.fromarray(COLOURS) for _ in range(5)))
     (tmp_path / "c").mkdir()
@@ -198,7 +190,7 @@ def test_a_class_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_floats_and_programs_are_not_read(tmp_path: Path) -> None:
+def test_floats_and_programs_are_not_read(tmp_path):
     Image.fromarray(np.zeros((2, 2), np.float32)).save(tmp_path / "floats.tif")
     (tmp_path / "script.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n")
     with pytest.raises(EvenlyError, match=r"floats, whose range is not known.*'script.png' \(not an image of a kind"):
@@ -209,11 +201,11 @@ def test_floats_and_programs_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def count_decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    seen: list[Path] = []
+def count_decoded(monkeypatch):
+    seen = []
     original = decoding._decode
 
-    def counted(path: Path, channels: int, size: int | None) -> np.ndarray:
+    def counted(path, channels, size):
         seen.append(path)
         return original(path, channels, size)
 
@@ -221,11 +213,11 @@ def count_decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return seen
 
 
-def cache_files(folder: Path) -> dict[str, Path]:
+def cache_files(folder):
     return {path.suffix: path for path in (folder / ".evenly-cache").iterdir()}
 
 
-def test_files_are_decoded_once(tmp_path: Path, count_decoded: list[Path]) -> None:
+def test_files_are_decoded_once(tmp_path, count_decoded):
     files = saved(tmp_path, Image.fromarray(COLOURS), Image.fromarray(COLOURS + 1))
     first = decode(tmp_path, files).pixels
     assert len(count_decoded) == 2
@@ -243,33 +235,33 @@ def test_files_are_decoded_once(tmp_path: Path, count_decoded: list[Path]) -> No
     assert len(count_decoded) == 4, "and leaves the first"
 
 
-def changed(folder: Path) -> None:
+def changed(folder):
     path = folder / "1.png"
     Image.fromarray(COLOURS + 9).save(path)
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
 
 
-def older(folder: Path) -> None:
+def older(folder):
     os.utime(folder / "1.png", ns=(0, 0))
 
 
-def flipped(folder: Path) -> None:
+def flipped(folder):
     path = cache_files(folder)[".npy"]
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
 
 
-def cut(suffix: str) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
+def cut(suffix):
+    def damage(folder):
         path = cache_files(folder)[suffix]
         path.write_bytes(path.read_bytes()[:-5])
 
     return damage
 
 
-def rewritten(**changes: Any) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
+def rewritten(**changes):
+    def damage(folder):
         path = cache_files(folder)[".json"]
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
@@ -277,15 +269,15 @@ def rewritten(**changes: Any) -> Callable[[Path], None]:
 
 
 class Creates:
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return os.mkdir, ("made-by-a-pickle",)
 
 
-def pickled(folder: Path) -> None:
+def pickled(folder):
     cache_files(folder)[".npy"].write_bytes(pickle.dumps(Creates()))
 
 
-STALE: dict[str, Callable[[Path], None]] = {
+STALE = {
     "a file was changed": changed,
     "a file has another time": older,
     "a bit of the array flipped": flipped,
@@ -303,7 +295,7 @@ STALE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("case", STALE)
-def test_a_stale_or_damaged_cache_is_rebuilt(tmp_path: Path, count_decoded: list[Path], case: str) -> None:
+def test_a_stale_or_damaged_cache_is_rebuilt(tmp_path, count_decoded, case):
     files = saved(tmp_path, Image.fromarray(COLOURS), Image.fromarray(COLOURS + 1))
     decode(tmp_path, files)
     STALE[case](tmp_path)
@@ -315,7 +307,7 @@ def test_a_stale_or_damaged_cache_is_rebuilt(tmp_path: Path, count_decoded: list
     assert len(count_decoded) == 4, "what was rebuilt is used"
 
 
-def test_other_files_are_another_array(tmp_path: Path, count_decoded: list[Path]) -> None:
+def test_other_files_are_another_array(tmp_path, count_decoded):
     files = saved(tmp_path, Image.fromarray(COLOURS), Image.fromarray(COLOURS + 1))
     decode(tmp_path, files)
     reverse = decode(tmp_path, files[::-1]).pixels
@@ -323,9 +315,7 @@ def test_other_files_are_another_array(tmp_path: Path, count_decoded: list[Path]
     assert len(count_decoded) == 4
 
 
-def test_where_the_folder_cannot_be_written_the_users_cache_is_used(
-    tmp_path: Path, count_decoded: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_folder_cannot_be_written_the_users_cache_is_used(tmp_path, count_decoded, monkeypatch):
     files = saved(tmp_path / "a", Image.fromarray(COLOURS))
     others = saved(tmp_path / "b", Image.fromarray(COLOURS + 1))
     for folder in (tmp_path / "a", tmp_path / "b"):
@@ -341,7 +331,7 @@ def test_where_the_folder_cannot_be_written_the_users_cache_is_used(
     assert len(count_decoded) == 4, "without a cache it decodes every time"
 
 
-def test_the_cache_is_not_written_through_a_link(tmp_path: Path) -> None:
+def test_the_cache_is_not_written_through_a_link(tmp_path):
     files = saved(tmp_path / "a", Image.fromarray(COLOURS))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "a" / ".evenly-cache").symlink_to(tmp_path / "elsewhere")
@@ -349,10 +339,10 @@ def test_the_cache_is_not_written_through_a_link(tmp_path: Path) -> None:
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_full_disk_leaves_no_half_written_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_half_written_cache(tmp_path, monkeypatch):
     files = saved(tmp_path, Image.fromarray(COLOURS))
 
-    def full(file: Any, *_: Any, **__: Any) -> None:
+    def full(file, *_, **__):
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
@@ -361,7 +351,7 @@ def test_a_full_disk_leaves_no_half_written_cache(tmp_path: Path, monkeypatch: p
     assert list((tmp_path / ".evenly-cache").iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_swept_up_after_a_day(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_swept_up_after_a_day(tmp_path):
     files = saved(tmp_path, Image.fromarray(COLOURS))
     (cache := tmp_path / ".evenly-cache").mkdir()
     for name, age in ((".old.partial", 90000), (".young.partial", 60)):
@@ -374,7 +364,7 @@ def test_what_a_killed_process_left_is_swept_up_after_a_day(tmp_path: Path) -> N
 # images that stay on disk
 
 
-def test_images_beyond_the_memory_budget_are_decoded_on_demand(tmp_path: Path, count_decoded: list[Path]) -> None:
+def test_images_beyond_the_memory_budget_are_decoded_on_demand(tmp_path, count_decoded):
     for number, name in enumerate("ab"):
         saved(tmp_path / name, *(Image.fromarray(COLOURS + 10 * number + i) for i in range(10)))
     held = image_folder(tmp_path)
@@ -395,7 +385,7 @@ def test_images_beyond_the_memory_budget_are_decoded_on_demand(tmp_path: Path, c
             assert torch.equal(y, split.labels)
 
 
-def test_headers_are_read_once_and_bad_ones_known_in_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_are_read_once_and_bad_ones_known_in_advance(tmp_path, monkeypatch):
     files = with_bad_files(tmp_path)
     first = decode(tmp_path, files, memory=0, skip_bad=True)
     assert first.pixels is None
@@ -416,7 +406,7 @@ def test_headers_are_read_once_and_bad_ones_known_in_advance(tmp_path: Path, mon
         decode(tmp_path, files, memory=0, skip_bad=True)
 
 
-def test_a_cache_of_headers_gives_way_to_one_of_pixels(tmp_path: Path) -> None:
+def test_a_cache_of_headers_gives_way_to_one_of_pixels(tmp_path):
     files = saved(tmp_path, Image.fromarray(COLOURS))
     less, enough = (COLOURS.size - 1) / 2**30, COLOURS.size / 2**30
     assert decode(tmp_path, files, memory=less).pixels is None

@@ -1,9 +1,5 @@
 """A folder with a metadata.csv: labels, splits and attributes by name; paths that leave the folder are refused."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from PIL import Image
 
@@ -13,7 +9,7 @@ from evenly.data.images import image_folder
 SPLIT = ("train", "val", "test")
 
 
-def write(root: Path, text: str, count: int = 0) -> Path:
+def write(root, text, count=0):
     root.mkdir(exist_ok=True)
     for i in range(count):
         (root / "images").mkdir(exist_ok=True)
@@ -22,7 +18,7 @@ def write(root: Path, text: str, count: int = 0) -> Path:
     return root
 
 
-def birds(root: Path) -> Path:
+def birds(root):
     """Twelve images: i's label, place and split are known; rows are in reverse order."""
     rows = [
         f"images/{i}.png,{('water', 'land')[i % 2]},{SPLIT[i // 4]},{('sea', 'wood')[i // 2 % 2]},{(10, 9, -1)[i % 3]}"
@@ -31,7 +27,7 @@ def birds(root: Path) -> Path:
     return write(root, "file,label,split,place,year\n" + "\n".join(rows) + "\n", 12)
 
 
-def test_labels_splits_and_attributes_are_numbered_and_named(tmp_path: Path) -> None:
+def test_labels_splits_and_attributes_are_numbered_and_named(tmp_path):
     data = image_folder(birds(tmp_path))
     assert list(data.class_names) == ["land", "water"]
     assert {name: list(values) for name, values in data.attribute_names.items()} == {
@@ -50,7 +46,7 @@ def test_labels_splits_and_attributes_are_numbered_and_named(tmp_path: Path) -> 
         assert split.groups is None
 
 
-def test_groups_are_label_and_attribute_on_request(tmp_path: Path) -> None:
+def test_groups_are_label_and_attribute_on_request(tmp_path):
     data = image_folder(birds(tmp_path), groups="label,place")
     assert list(data.group_names) == ["land, place sea", "land, place wood", "water, place sea", "water, place wood"]
     for split in data.splits.values():
@@ -59,7 +55,7 @@ def test_groups_are_label_and_attribute_on_request(tmp_path: Path) -> None:
         image_folder(tmp_path, groups="palce")
 
 
-def test_whole_labels_keep_their_order_as_numbers_and_splits_are_drawn(tmp_path: Path) -> None:
+def test_whole_labels_keep_their_order_as_numbers_and_splits_are_drawn(tmp_path):
     rows = "".join(f"images/{i}.png,{(2, 10)[i % 2]}\n" for i in range(20))
     data = image_folder(write(tmp_path, "\ufefffile,label\n\n" + rows, 20))
     assert list(data.class_names) == ["2", "10"]
@@ -69,7 +65,7 @@ def test_whole_labels_keep_their_order_as_numbers_and_splits_are_drawn(tmp_path:
     )
 
 
-def test_spaces_around_cells_and_capital_splits_are_taken(tmp_path: Path) -> None:
+def test_spaces_around_cells_and_capital_splits_are_taken(tmp_path):
     rows = "".join(f" images/{i}.png , {'ab'[i % 2]} , Train \n" for i in range(4))
     data = image_folder(write(tmp_path, "file , label, split\n" + rows, 4))
     assert list(data.class_names) == ["a", "b"]
@@ -78,7 +74,7 @@ def test_spaces_around_cells_and_capital_splits_are_taken(tmp_path: Path) -> Non
 
 REFUSED = {
     "no columns": ("", "has no column 'file' .found: nothing"),
-    "no label": ("file,class\nimages/0.png,a\n", "has no column 'label' .found: 'file', 'class'"),
+    "no label": ("file,class\nimages/0.png,a\n", "has no column 'label' .found: 'class'"),
     "no rows": ("file,label\n", "has a header and no rows"),
     "a column twice": ("file,label,x,x\nimages/0.png,a,1,2\n", "2 columns called 'x'"),
     "a column without a name": ("file,label,\nimages/0.png,a,1\n", "1 columns called ''"),
@@ -98,7 +94,7 @@ REFUSED = {
         "file,label\nimages/0.png,a\nimages/../../x.png,a\n",
         "'images/../../x.png' in line 3 .* outside",
     ),
-    "no path": ("file,label\n,a\n", "file '' in line 2"),
+    "no path": ("file,label\n,a\n", "line 2 of .* has no file; fill it in"),
     "the same file twice": (
         "file,label\nimages/0.png,a\nimages/./0.png,b\n",
         "file 'images/./0.png' is in lines 2 and 3 of .*; keep one of them",
@@ -117,21 +113,21 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refuses_a_table_in_one_line(tmp_path: Path, case: str) -> None:
+def test_refuses_a_table_in_one_line(tmp_path, case):
     text, message = REFUSED[case]
     with pytest.raises(EvenlyError, match=message) as refusal:
         image_folder(write(tmp_path, text, 2))
     assert "\n" not in str(refusal.value)
 
 
-def test_refuses_a_table_that_is_not_utf8(tmp_path: Path) -> None:
+def test_refuses_a_table_that_is_not_utf8(tmp_path):
     write(tmp_path, "", 1)
     (tmp_path / "metadata.csv").write_bytes("file,label\nimages/0.png,Bär\n".encode("latin-1"))
     with pytest.raises(EvenlyError, match=r"cannot be read as a table .*UTF-8"):
         image_folder(tmp_path)
 
 
-def test_a_row_may_not_leave_the_folder_through_a_link(tmp_path: Path) -> None:
+def test_a_row_may_not_leave_the_folder_through_a_link(tmp_path):
     Image.new("L", (2, 2)).save(tmp_path / "secret.png")
     root = write(tmp_path / "root", "file,label\nimages/0.png,a\nimages/link.png,b\n", 2)
     (root / "images" / "link.png").symlink_to(tmp_path / "secret.png")
@@ -139,7 +135,7 @@ def test_a_row_may_not_leave_the_folder_through_a_link(tmp_path: Path) -> None:
         image_folder(root)
 
 
-def test_a_class_missing_from_a_split_is_refused(tmp_path: Path) -> None:
+def test_a_class_missing_from_a_split_is_refused(tmp_path):
     text = "file,label,split\nimages/0.png,a,train\nimages/1.png,b,train\nimages/2.png,b,test\n"
     with pytest.raises(EvenlyError, match=r"class 'a' has no image in the test split"):
         image_folder(write(tmp_path, text, 3))

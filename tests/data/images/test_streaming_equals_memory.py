@@ -1,10 +1,5 @@
 """Images held in memory, or too many for it and read from their files: the same batches, the same trained weights."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -19,7 +14,7 @@ SIDE = 7
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of workers, from Python 3.12 on
 
 
-def folder_of(root: Path, side: int, per_class: int) -> Path:
+def folder_of(root, side, per_class):
     """Noise, brighter in one class than in the other, so that there is something to learn."""
     random = np.random.default_rng(0)
     for label, name in enumerate(("dark", "bright")):
@@ -31,19 +26,19 @@ def folder_of(root: Path, side: int, per_class: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return folder_of(tmp_path_factory.mktemp("images"), SIDE, 20)
 
 
-def weights_of(run: Any) -> dict[str, torch.Tensor]:
+def weights_of(run):
     return {name: value.clone() for name, value in run.model.state_dict().items()}
 
 
-def without_times(history: Any) -> list[dict[str, Any]]:
+def without_times(history):
     return [{key: value for key, value in epoch.items() if key != "seconds"} for epoch in history]
 
 
-def trained(folder: Path, memory: float, workers: int = 0, **settings: Any) -> Any:
+def trained(folder, memory, workers=0, **settings):
     return evenly.train(
         "mlp", str(folder), data_options={"memory": memory}, workers=workers, device="cpu", seed=3, epochs=2,
         batch_size=5, lr=0.1, progress=lambda *_: None, **settings,
@@ -52,7 +47,7 @@ def trained(folder: Path, memory: float, workers: int = 0, **settings: Any) -> A
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sam"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_two_epochs_end_in_the_same_weights_bit_for_bit(folder: Path, workers: int, optimizer: str) -> None:
+def test_two_epochs_end_in_the_same_weights_bit_for_bit(folder, workers, optimizer):
     assert isinstance(load(folder, memory=1.0).train.inputs, torch.Tensor)
     assert isinstance(load(folder, memory=0.0).train.inputs, ImageFiles)
     held = trained(folder, 1.0, optimizer=optimizer)
@@ -67,7 +62,7 @@ def test_two_epochs_end_in_the_same_weights_bit_for_bit(folder: Path, workers: i
         assert held.results[split] == streamed.results[split]
 
 
-def test_the_weights_depend_on_the_images(folder: Path, tmp_path: Path) -> None:
+def test_the_weights_depend_on_the_images(folder, tmp_path):
     """Else the test above could not fail."""
     other = folder_of(tmp_path / folder.name, SIDE, 20)
     before = weights_of(trained(other, 0.0))
@@ -79,7 +74,7 @@ def test_the_weights_depend_on_the_images(folder: Path, tmp_path: Path) -> None:
     assert any(not torch.equal(a, b) for a, b in zip(before.values(), after.values(), strict=True))
 
 
-def test_a_million_pixels_beyond_memory_come_in_the_same_batches_for_any_number_of_workers(tmp_path: Path) -> None:
+def test_a_million_pixels_beyond_memory_come_in_the_same_batches_for_any_number_of_workers(tmp_path):
     root = folder_of(tmp_path / "large", 256, 8)
     size = 16 * 3 * 256 * 256
     assert size / 3 > 1e6

@@ -36,14 +36,14 @@ def random_resized_crop(
         ratio: bounds of its width over its height, drawn uniformly in the logarithm.
     """
     height, width = images.shape[2:]
-    to = (height, width) if size is None else (size, size) if isinstance(size, int) else tuple(size)
-    if len(to) != 2 or min(to) < 1:
-        raise EvenlyError(f"size {size} cannot be cropped to; give one side or (height, width), 1 pixel or more")
+    new_size = (height, width) if size is None else (size, size) if isinstance(size, int) else tuple(size)
+    if len(new_size) != 2 or min(new_size) < 1:
+        raise EvenlyError(f"size must be one side or (height, width), each at least 1 pixel, got {size}")
     if not 0 < scale[0] <= scale[1] <= 1:
-        raise EvenlyError(f"scale {scale} is no range of areas; give 0 < smallest <= largest <= 1")
+        raise EvenlyError(f"scale must be a range of areas, 0 < smallest <= largest <= 1, got {scale}")
     if not 0 < ratio[0] <= ratio[1] < math.inf:
-        raise EvenlyError(f"ratio {ratio} is no range of width over height; give 0 < smallest <= largest")
-    return resized_crop(images, *random_box(keys, height, width, scale, ratio), to)
+        raise EvenlyError(f"ratio must be a range of width over height, 0 < smallest <= largest, got {ratio}")
+    return resized_crop(images, *random_box(keys, height, width, scale, ratio), new_size)
 
 
 def random_box(
@@ -65,11 +65,11 @@ def random_box(
     bounded = min(max(width / height, ratio[0]), ratio[1])
     last_wide = max(1, min(width, round(height * bounded)))
     last_tall = max(1, min(height, round(width / bounded)))
-    found = fits.any(0)
-    wide = torch.where(found, wide.gather(0, first)[0], last_wide)
-    tall = torch.where(found, tall.gather(0, first)[0], last_tall)
-    top = torch.where(found, integers(keys, 2 * TRIES, height - tall + 1), (height - last_tall) // 2)
-    left = torch.where(found, integers(keys, 2 * TRIES + 1, width - wide + 1), (width - last_wide) // 2)
+    any_fits = fits.any(0)
+    wide = torch.where(any_fits, wide.gather(0, first)[0], last_wide)
+    tall = torch.where(any_fits, tall.gather(0, first)[0], last_tall)
+    top = torch.where(any_fits, integers(keys, 2 * TRIES, height - tall + 1), (height - last_tall) // 2)
+    left = torch.where(any_fits, integers(keys, 2 * TRIES + 1, width - wide + 1), (width - last_wide) // 2)
     return top, left, tall, wide
 
 

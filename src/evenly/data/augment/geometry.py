@@ -14,7 +14,7 @@ FIXED = 65536.0  # Pillow's affine map counts in 1/65536 of a pixel
 def flip(images: Tensor, keys: Tensor, p: float = 0.5) -> Tensor:
     """Images (N, C, H, W), each mirrored left to right with probability p."""
     if not 0 <= p <= 1:
-        raise EvenlyError(f"p {p} is not a probability; give a number in [0, 1]")
+        raise EvenlyError(f"p must be a probability from 0 to 1, got {p}")
     return torch.where((uniform(keys, 0) < p)[:, None, None, None], images.flip(3), images)
 
 
@@ -23,8 +23,8 @@ def pad_and_crop(images: Tensor, keys: Tensor, padding: int = 4) -> Tensor:
 
     The zeros are black pixels: pad before normalising (He et al. 2016; Nguyen et al. 2024, appendix C).
     """
-    if padding < 0 or padding != int(padding):
-        raise EvenlyError(f"padding {padding} cannot be used; give a whole number of pixels, 0 or more")
+    if not padding >= 0 or padding % 1:
+        raise EvenlyError(f"padding must be a whole number of pixels, at least 0, got {padding}")
     down, right = (integers(keys, draw, 2 * int(padding) + 1) - int(padding) for draw in (0, 1))
     rows = down[:, None, None] + torch.arange(images.shape[2], device=images.device)[:, None]
     columns = right[:, None, None] + torch.arange(images.shape[3], device=images.device)

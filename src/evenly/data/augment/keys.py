@@ -32,7 +32,7 @@ def keyed(seed: int | Tensor, epoch: int | Tensor, index: Tensor) -> Tensor:
         index: (N,) integers, the examples' places in the training set.
     """
     if not isinstance(index, Tensor) or index.ndim != 1 or not _whole(index):
-        raise EvenlyError(f"index is {_described(index)}; give an integer tensor (N,), the examples' places")
+        raise EvenlyError(f"index must be an integer tensor (N,), the examples' places, got {_described(index)}")
     key = _mix(_part(seed, "seed", index) + GOLDEN)
     key = _mix(key + _part(epoch, "epoch", index))
     return _mix(key + index.long())
@@ -76,11 +76,11 @@ def _part(value: object, name: str, index: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         if not _whole(value) or (value.ndim and value.shape != index.shape):
             raise EvenlyError(
-                f"{name} is {_described(value)} for {len(index)} examples; give an integer, or a tensor () or (N,)"
+                f"{name} must be an integer, or a tensor () or ({len(index)},) of integers, got {_described(value)}"
             )
         return value.long()
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise EvenlyError(f"{name} {value!r} is not a whole number; give an integer")
+        raise EvenlyError(f"{name} must be an integer, got {value!r}")
     return torch.full((), _signed(int(value)), dtype=torch.int64, device=index.device)
 
 

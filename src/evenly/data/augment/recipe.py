@@ -46,7 +46,7 @@ class Augment:
                 self.steps += (part,)
             elif not isinstance(part, str):
                 raise EvenlyError(
-                    f"an augmentation is a name or a function of (images, keys), not a {type(part).__name__}"
+                    f"an augmentation must be a name or a function of (images, keys), got a {type(part).__name__}"
                 )
             elif part not in RECIPES:
                 raise unknown("augmentation", part, RECIPES)
@@ -61,7 +61,7 @@ class Augment:
         """The images under given keys (N,): those of `keyed`, or `generated_keys` where no purity is asked for."""
         _check(images, "images are")
         if keys.shape != images.shape[:1]:
-            raise EvenlyError(f"{len(images)} images came with {len(keys)} indices; give one for each")
+            raise EvenlyError(f"got {len(keys)} indices for {len(images)} images; give one for each")
         for position, step in enumerate(self.steps):
             images = step(images, split(keys, position))
             _check(images, f"{_named(step)} returned")
@@ -87,6 +87,6 @@ def _check(images: Tensor, what: str) -> None:
 
 def _named(step: Step) -> str:
     if isinstance(step, functools.partial):
-        given = [repr(value) for value in step.args] + [f"{name}={value!r}" for name, value in step.keywords.items()]
-        return f"{_named(step.func)}({', '.join(given)})"
+        values = [repr(value) for value in step.args] + [f"{name}={value!r}" for name, value in step.keywords.items()]
+        return f"{_named(step.func)}({', '.join(values)})"
     return getattr(step, "__name__", None) or repr(step)

@@ -11,10 +11,7 @@ from evenly.errors import EvenlyError
 
 
 def normalise(
-    images: Tensor,
-    mean: Sequence[float] | Tensor,
-    std: Sequence[float] | Tensor,
-    dtype: torch.dtype = torch.float32,
+    images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """(images / 255 - mean) / std, computed in float32, as `dtype`; images (N, C, H, W) uint8.
 
@@ -25,11 +22,11 @@ def normalise(
     for name, values in (("mean", mean), ("std", std)):
         if len(values) != channels:
             raise EvenlyError(f"{name} has {len(values)} values for {channels} channels; give one for each")
-    if not isinstance(mean, Tensor) and (strange := [m for m in mean if not 0 <= m <= 1]):
-        raise EvenlyError(f"mean {strange[0]} is not on the scale of 0 to 1; divide grey levels by 255")
-    if not isinstance(std, Tensor) and (strange := [s for s in std if not 0 < s <= 1]):
+    if not isinstance(mean, Tensor) and (outside := [m for m in mean if not 0 <= m <= 1]):
+        raise EvenlyError(f"mean must be from 0 to 1, got {outside[0]}; divide grey levels by 255")
+    if not isinstance(std, Tensor) and (outside := [s for s in std if not 0 < s <= 1]):
         raise EvenlyError(
-            f"std {strange[0]} is not in (0, 1]; divide grey levels by 255, and use 1 for a constant channel"
+            f"std must be above 0 and at most 1, got {outside[0]}; divide grey levels by 255, or use 1 if constant"
         )
     centre, spread = _column(mean, images), _column(std, images)
     return ((images.float() / 255 - centre) / spread).to(dtype)

@@ -34,23 +34,9 @@ from evenly.data.augment.geometry import affine
 from evenly.data.augment.keys import integers
 from evenly.errors import EvenlyError
 
-OPERATIONS = (
-    "identity",
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
-    "rotate",
-    "brightness",
-    "color",
-    "contrast",
-    "sharpness",
-    "posterize",
-    "solarize",
-    "autocontrast",
-    "equalize",
-)
 MOVES = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
+ENHANCEMENTS = ("brightness", "color", "contrast", "sharpness")
+OPERATIONS = ("identity", *MOVES, *ENHANCEMENTS, "posterize", "solarize", "autocontrast", "equalize")
 BINS = 31
 TOP = BINS - 1
 
@@ -72,7 +58,7 @@ def apply(images: Tensor, operation: Tensor, level: Tensor, sign: Tensor, *, at_
         at_once: compute the batch without shapes that depend on the operations; by default except on the CPU.
     """
     if images.shape[1] not in (1, 3):
-        raise EvenlyError(f"TrivialAugment has no meaning for images of {images.shape[1]} channels; give 1 or 3")
+        raise EvenlyError(f"TrivialAugment needs images of 1 or 3 channels, got {images.shape[1]}")
     if at_once is None:
         at_once = images.device.type != "cpu" or torch.compiler.is_compiling()
     return (_at_once if at_once else _in_parts)(images, operation, level, sign)
@@ -80,7 +66,8 @@ def apply(images: Tensor, operation: Tensor, level: Tensor, sign: Tensor, *, at_
 
 def _in_parts(images: Tensor, operation: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     done = images.clone()
-    factor, bits, threshold = _factor(level, sign), _bits(level), _threshold(level)
+    strengths = dict.fromkeys(ENHANCEMENTS, _factor(level, sign))
+    strengths |= {"posterize": _bits(level), "solarize": _threshold(level)}
 
     def drew(*names: str) -> Tensor:
         return _drew(operation, *names).nonzero()[:, 0]
@@ -88,20 +75,12 @@ def _in_parts(images: Tensor, operation: Tensor, level: Tensor, sign: Tensor) ->
     if len(rows := drew(*MOVES)):
         maps = matrices(operation[rows], level[rows], sign[rows], *images.shape[2:])
         done[rows] = affine(images[rows], maps)
-    for name, function, strength in (
-        ("brightness", colour.brightness, factor),
-        ("color", colour.color, factor),
-        ("contrast", colour.contrast, factor),
-        ("sharpness", colour.sharpness, factor),
-        ("posterize", colour.posterize, bits),
-        ("solarize", colour.solarize, threshold),
-    ):
+    for name, strength in strengths.items():
         if len(rows := drew(name)):
-            done[rows] = function(images[rows], strength[rows])
-    if len(rows := drew("autocontrast")):
-        done[rows] = colour.autocontrast(images[rows])
-    if len(rows := drew("equalize")):
-        done[rows] = colour.equalize(images[rows])
+            done[rows] = getattr(colour, name)(images[rows], strength[rows])
+    for name in ("autocontrast", "equalize"):
+        if len(rows := drew(name)):
+            done[rows] = getattr(colour, name)(images[rows])
     return done
 
 

@@ -1,10 +1,11 @@
-"""Decoded images kept as one array, in a cache that is checked against the files they came from.
+"""Decoded images cached as one array, checked against the files they came from.
 
 The cache is an .npy file, mapped into memory when it is read again, and a JSON manifest beside it with every file's
-name, size and time of change, how the files were decoded, and the array's checksum. Where any of them is not as it
-was, the files are decoded again. It lies in `.evenly-cache` in the images' own folder; where that cannot be written or
-is marked read-only, in the user's cache folder; where neither can, there is none. Both files are written whole or not
-at all, the manifest last: of several processes at once each reads what fits its files, or decodes them itself.
+name, size and modification time, how the files were decoded, and the array's checksum. If any of these differs, the
+files are decoded again. The cache lies in `.evenly-cache` in the images' own folder. If that cannot be written or is
+marked read-only, it lies in the user's cache folder; if that cannot be written either, there is none. Both files are
+written whole or not at all, the manifest last, so that several processes at once each read an array that fits their
+files, or decode them themselves.
 """
 
 from __future__ import annotations
@@ -14,22 +15,21 @@ import hashlib
 import json
 import math
 import os
+import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from evenly.data.images.places import whole_file
-
 FOLDER = ".evenly-cache"
-VERSION = 2
+VERSION = 3
 GIB = 1 << 30
 DAY = 86400.0
-WRITE = 0o222  # the bits of a mode that let anybody write
+WRITE = 0o222  # the mode bits that let anybody write
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -103,25 +103,27 @@ def _places(root: Path, how: Mapping[str, Any]) -> list[Path]:
 def _read(place: Path, manifest: Mapping[str, Any], memory: float) -> Kept | None:
     """What the cache holds, or None where it is absent, damaged, or of other files than these."""
     try:
-        found = json.loads(place.read_bytes())
-        if {key: found[key] for key in manifest} != manifest or found["said"] != _said(found["shape"], found["bad"]):
+        content = json.loads(place.read_bytes())
+        if {key: content[key] for key in manifest} != manifest or content["checksum"] != _checksum(
+            content["shape"], content["bad"]
+        ):
             return None
-        bad = {int(i): str(why) for i, why in found["bad"]}
-        count, channels, height, width = (int(side) for side in found["shape"])
+        bad = {int(i): str(reason) for i, reason in content["bad"]}
+        count, channels, height, width = (int(side) for side in content["shape"])
         shape = (count, channels, height, width)
         if math.prod(shape) > memory * GIB:
             return Kept(shape, None, bad)
         array: Pixels = np.load(place.with_suffix(".npy"), mmap_mode="c", allow_pickle=False)
         whole = array.dtype == np.uint8 and array.shape == shape and array.flags.c_contiguous
-        if not whole or zlib.crc32(array.data) != found["crc32"]:
+        if not whole or zlib.crc32(array.data) != content["crc32"]:
             return None
         return Kept(shape, np.asarray(array), bad)
     except Exception:  # a damaged file can raise anything
         return None
 
 
-def _said(shape: Any, bad: Any) -> int:
-    """A checksum of what the manifest says of the array, so that no half of a changed one is believed."""
+def _checksum(shape: Any, bad: Any) -> int:
+    """A checksum of what the manifest says about the array, so that a half-changed one is not used."""
     return zlib.crc32(json.dumps([shape, bad]).encode())
 
 
@@ -129,7 +131,7 @@ def _write(places: Sequence[Path], manifest: Mapping[str, Any], made: Kept) -> N
     """Write the array and then its manifest in the first place that takes them; without one nothing is kept."""
     array, shape, bad = made.array, list(made.shape), [list(item) for item in made.bad.items()]
     crc32 = None if array is None else zlib.crc32(array.data)
-    content = {**manifest, "shape": shape, "bad": bad, "said": _said(shape, bad), "crc32": crc32}
+    content = {**manifest, "shape": shape, "bad": bad, "checksum": _checksum(shape, bad), "crc32": crc32}
     for place in places:
         try:
             if not next(above for above in place.parents if above.exists()).stat().st_mode & WRITE:
@@ -146,3 +148,19 @@ def _write(places: Sequence[Path], manifest: Mapping[str, Any], made: Kept) -> N
         except OSError:
             continue
         return
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file that is there whole or not at all; several processes may write the same one, the last wins."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    partial = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.chmod(0o644)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Images in folders: the user's own, CINIC-10 (Darlow et al. 2018) and Tiny-ImageNet (Stanford cs231n)."""
+"""The user's own images in folders."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from evenly.data.images.cifar import CIFAR10_CLASSES
 from evenly.data.images.decoding import SUFFIXES
 from evenly.data.images.listing import Listing, assembled, inside
 from evenly.data.images.metadata import read_metadata
-from evenly.data.images.parts import PHOTOGRAPHS, ImageData
-from evenly.data.images.places import found
+from evenly.data.images.parts import ImageData
 from evenly.data.metadata import METADATA, SPLIT_NAMES, usual_groups
 from evenly.errors import EvenlyError
 
@@ -64,89 +62,6 @@ def image_folder(
     )
 
 
-def cinic10(folder: str | Path | None = None, memory: float = MEMORY, seed: int = 0) -> ImageData:
-    """CINIC-10, uint8 (N, 3, 32, 32), three splits of 90,000 images, from `folder` or EVENLY_DATA/cinic10.
-
-    Args:
-        folder: holds train, valid and test with a folder per class, itself or in its CINIC-10.
-        memory: as in `image_folder`.
-    """
-    _, place = found("cinic10", folder, {"folders": ("CINIC-10", ("train", "valid", "test"))})
-    root = Path(os.path.realpath(place))
-    listing = _in_splits(root, {"train": "train", "valid": "validation", "test": "test"})
-    if tuple(listing.class_names) != CIFAR10_CLASSES:
-        strange = next(iter(set(listing.class_names) ^ set(CIFAR10_CLASSES)))
-        raise EvenlyError(f"cinic10 in {root} has not CIFAR-10's ten classes (see {strange!r}); unpack it again")
-    about = "CINIC-10: CIFAR-10 and ImageNet photographs of 32 x 32 in CIFAR-10's ten classes."
-    return assembled(listing, name="cinic10", about=about, memory=memory, seed=seed, channels=3, recipe=PHOTOGRAPHS)
-
-
-def tiny_imagenet(
-    folder: str | Path | None = None, validation: float = 0.0, memory: float = MEMORY, seed: int = 0
-) -> ImageData:
-    """Tiny-ImageNet, uint8 (N, 3, 64, 64), 200 classes by WordNet number, from `folder` or EVENLY_DATA/tiny-imagenet.
-
-    The labels of its test set are not public: as in the papers, its 10,000 validation images are the test set here.
-
-    Args:
-        folder: holds wnids.txt, train and val, itself or in its tiny-imagenet-200.
-        validation: the share of the training images held out for validation, stratified, drawn from the seed.
-        memory: as in `image_folder`.
-    """
-    files = ("wnids.txt", "train", "val/val_annotations.txt")
-    _, place = found("tiny-imagenet", folder, {"folders": ("tiny-imagenet-200", files)})
-    root = Path(os.path.realpath(place))
-    wnids = sorted(set((root / "wnids.txt").read_text(encoding="utf-8").split()))
-    number = {wnid: k for k, wnid in enumerate(wnids)}
-    train = [(file, number[wnid]) for wnid in wnids for file in images_in(root, f"train/{wnid}")]
-    test = _annotations(root, number)
-    listing = Listing(
-        root,
-        [file for file, _ in (*train, *test)],
-        np.array([label for _, label in (*train, *test)], dtype=np.int64),
-        _words(root, wnids),
-        np.array(["train"] * len(train) + ["test"] * len(test)),
-    )
-    about = "Tiny-ImageNet: ImageNet photographs of 64 x 64 in 200 classes; its validation images are the test set."
-    return assembled(
-        listing,
-        name="tiny-imagenet",
-        about=about,
-        memory=memory,
-        seed=seed,
-        validation=validation,
-        channels=3,
-        recipe=PHOTOGRAPHS,
-    )
-
-
-def _annotations(root: Path, number: dict[str, int]) -> list[tuple[str, int]]:
-    """Files and labels of val_annotations.txt: file name, WordNet number and a box, parted by tabs."""
-    path = root / "val" / "val_annotations.txt"
-    rows = []
-    for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if not text.strip():
-            continue
-        file, wnid, *_ = [*text.split("\t"), ""]
-        if wnid not in number:
-            raise EvenlyError(f"line {line} of {path} names class {wnid!r}, which wnids.txt does not; unpack it again")
-        if not inside(root, root / "val" / "images" / file):
-            raise EvenlyError(f"line {line} of {path} names {file!r}, which lies outside {root}; unpack it again")
-        rows.append((f"val/images/{file}", number[wnid]))
-    return rows
-
-
-def _words(root: Path, wnids: Sequence[str]) -> list[str]:
-    """The first word for each WordNet number in words.txt; the number itself where there is none or two share it."""
-    words = {}
-    if (root / "words.txt").is_file():
-        for line in (root / "words.txt").read_text(encoding="utf-8").splitlines():
-            wnid, _, meaning = line.partition("\t")
-            words[wnid] = meaning.split(",")[0].strip()
-    names = [words.get(wnid) or wnid for wnid in wnids]
-    return [name if names.count(name) == 1 else wnid for name, wnid in zip(names, wnids, strict=True)]
-
-
 def _class_folders(root: Path) -> Listing:
     """The images of a folder per class, with splits where the folders are called train, val, test.
 
@@ -160,7 +75,7 @@ def _class_folders(root: Path) -> Listing:
             raise EvenlyError(
                 f"{root} has {' and '.join(parts)}, but no folder train; add it, or name the classes otherwise"
             )
-        return _in_splits(root, parts)
+        return in_splits(root, parts)
     if "train" in parts.values() and len(parts) > 1:
         raise EvenlyError(
             f"{root} has folders of splits ({', '.join(parts)}) and beside them {strangers[0]!r}; move that elsewhere, "
@@ -171,7 +86,7 @@ def _class_folders(root: Path) -> Listing:
     return _listing(root, [(name, file, "") for name, file in files], folders, drawn=True)
 
 
-def _in_splits(root: Path, parts: Mapping[str, str]) -> Listing:
+def in_splits(root: Path, parts: Mapping[str, str]) -> Listing:
     """The images in folders of splits, given by the folder's name, with a folder per class in each."""
     rows: list[tuple[str, str, str]] = []
     classes: set[str] = set()

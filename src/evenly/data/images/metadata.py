@@ -12,18 +12,12 @@ from evenly.errors import EvenlyError
 
 
 def read_metadata(root: Path) -> Listing:
-    """The listing in `root`/metadata.csv, in the format of `evenly.data.metadata`, examples in the order of its rows.
+    """The listing in `root`/metadata.csv, in the format of `evenly.data.metadata`, in the order of its rows.
 
     `file` is a path from `root` and may not leave it. Every column but file, label and split is an attribute.
     """
     rows = read_rows(root / METADATA)
-    if missing := [name for name in ("file", "label") if rows.called(name) is None]:
-        raise EvenlyError(
-            f"{rows.path} has no column {missing[0]!r} (found: {', '.join(map(repr, rows.columns)) or 'nothing'}); "
-            "give a header with file and label"
-        )
-    column = rows.called("file")
-    files = _files(root, rows.path, rows.columns.pop(column or "file"), rows.lines)
+    files = _files(root, rows.path, rows.take("file"), rows.lines)
     class_names, labels = numbered(rows.take("label"))
     splits = splits_in(rows)
     attributes = {name: numbered(rows.full(name, values)) for name, values in rows.columns.items()}
@@ -42,7 +36,7 @@ def _files(root: Path, path: Path, names: Sequence[str], lines: Sequence[int]) -
     seen: dict[str, int] = {}
     for name, line in zip(names, lines, strict=True):
         plain = Path(os.path.normpath(name)).as_posix()
-        if not name or "\0" in name or Path(plain).is_absolute() or not inside(root, root / plain):
+        if "\0" in name or Path(plain).is_absolute() or not inside(root, root / plain):
             raise EvenlyError(f"file {name!r} in line {line} of {path} lies outside {root}; give a path inside it")
         if plain in seen:
             raise EvenlyError(f"file {name!r} is in lines {seen[plain]} and {line} of {path}; keep one of them")

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
 
 from evenly.data.samplers import Upsample
-from evenly.engine.run import Selection
+from evenly.engine.trained import Selection
 from evenly.errors import EvenlyError
 from evenly.methods.useful import hard_examples
 from evenly.randomness import isolated
@@ -83,7 +83,7 @@ class HardExamples(pl.Callback):
         outputs, labels = self._outputs(trainer, pl_module)
         self.hard = hard_examples(outputs, labels, on=self.on, seed=self.seed)
         if self.path is not None and trainer.is_global_zero:
-            why = "the costlier of two clusters of early outputs in each class"
+            why = "the higher-loss of two clusters of early outputs in each class"
             details = {"separating_epoch": self.epoch}
             Selection(self.hard, torch.full_like(self.hard, self.factor), why, details).save(self.path)
 

@@ -1,0 +1,222 @@
+"""What is typed on the command line, as values; and options that are made from a class of settings."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evenly.errors import EvenlyError
+from evenly.settings import Option, settings_of
+
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for what is left behind.", show_default=False)]
+Seed = Annotated[int, typer.Option(help="Decides the data of a synthetic set, the initial weights and every draw.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
+DATA_HELP = (
+    "A name from `evenly datasets`, a folder of images, a .csv file of texts or numbers, or an .npz file with "
+    "x, y[, groups][, split]."
+)
+ModelName = Annotated[
+    str | None, typer.Option(help="A name from `evenly models`; the data's own where not given.", show_default=False)
+]
+ModelOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model-option", help="An option of the model, name=value, e.g. weights=FILE; repeatable.", show_default=False
+    ),
+]
+DataOptions = Annotated[
+    list[str] | None,
+    typer.Option("--data-option", "-d", help="An option of the data set, name=value; repeatable.", show_default=False),
+]
+RecordOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--record",
+        help="What to measure in training, name=value: forgetting=true, probes=true, importance=0.05, spectrum=5, "
+        "l1=true, every=5; repeatable. `evenly audit` shows forgetting.",
+        show_default=False,
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="A .toml or .json file of settings by name, or the config.json of a run; what is typed goes before it.",
+        show_default=False,
+    ),
+]
+WORDS = {int: "INTEGER", float: "NUMBER"}
+
+
+def takes(settings: Any, *, only: Collection[str] | None = None) -> Callable[[Callable[..., Any]], Any]:
+    """Add an option for every setting of a class to a verb, which gets what the user typed as keyword arguments."""
+    options = {name: each for name, each in settings_of(settings).items() if only is None or name in only}
+
+    def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
+        def call(**typed: Any) -> Any:
+            values = {name: typed.pop(name) for name in options}
+            given = {
+                name: (not options[name].default if isinstance(value, bool) else options[name].parsed(value))
+                for name, value in values.items()
+                if value is not None and value is not False
+            }
+            return verb(**typed, **given)
+
+        signature = inspect.signature(verb, eval_str=True)
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        rest = [each for each in signature.parameters.values() if each.kind is inspect.Parameter.VAR_KEYWORD]
+        made = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(each))
+            for name, each in options.items()
+        ]
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        vars(call)["__signature__"] = inspect.Signature([*parameters, *made, *rest])
+        call.__name__, call.__doc__ = verb.__name__, verb.__doc__
+        call.__annotations__ = {each.name: each.annotation for each in (*parameters, *made)}
+        return call
+
+    return decorate
+
+
+def finished(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """A verb without its catch-all parameter, as typer takes it."""
+    signature = inspect.signature(verb)
+    kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    vars(verb)["__signature__"] = inspect.Signature(kept)
+    return verb
+
+
+def _annotation(option: Option) -> Any:
+    text = f"{option.help[:1].upper()}{option.help[1:]}."
+    flag = f"--{option.name.replace('_', '-')}"
+    if isinstance(option.default, bool):
+        flag = f"--no-{flag.removeprefix('--')}" if option.default else flag
+        return Annotated[bool, typer.Option(flag, help=f"Turn off: {option.help}." if option.default else text)]
+    metavar = next((word for kind, word in WORDS.items() if kind.__name__ in str(option.kind)), "NAME")
+    return Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
+
+
+def config_values(path: Path | None) -> dict[str, Any]:
+    """The values in a config file, by name; a run's own config.json is returned as it is."""
+    if path is None:
+        return {}
+    try:
+        text = path.read_text()
+        if path.suffix == ".toml":
+            import tomllib
+
+            content: Any = tomllib.loads(text)
+        else:
+            content = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise EvenlyError(f"{path} cannot be read ({error}); give a .toml or .json file") from None
+    if not isinstance(content, dict):
+        raise EvenlyError(f"{path} holds a {type(content).__name__}; give names and values, e.g. epochs = 30")
+    return content
+
+
+def out_of(data: str, out: Path) -> Path:
+    """Refuse results in the folder of images itself: they would be taken for a class of images next time."""
+    if Path(data).is_dir() and out.resolve().is_relative_to(Path(data).resolve()):
+        raise EvenlyError(
+            f"{out} lies in {data}, the folder of images, and would be taken for a class; give --out elsewhere"
+        )
+    return out
+
+
+def short_name(data: str) -> str:
+    """What a run on this data is called."""
+    path = Path(data)
+    return path.resolve().name if path.is_dir() else Path(path.name.removesuffix(".gz")).stem
+
+
+def only_given(**values: Any) -> dict[str, Any]:
+    """Those that the user gave."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def numbers(name: str, text: str | None) -> list[float] | None:
+    """Numbers with commas between them; the name is for the error."""
+    try:
+        return None if text is None else [float(value) for value in text.split(",")]
+    except ValueError:
+        raise EvenlyError(f"--{name} must be numbers separated by commas, e.g. 1,2,5, got {text!r}") from None
+
+
+def sweep_values(items: list[str] | None) -> dict[str, list[Any]]:
+    """name=value,value,... pairs; a whole batch is called 'full' here as in --batch-size."""
+    sweep: dict[str, list[Any]] = {}
+    for item in items or []:
+        name, equals, text = item.partition("=")
+        if not equals or not name:
+            raise EvenlyError(f"sweep {item!r} is not name=value,value; write e.g. batch_size=128,256")
+        if name in sweep:
+            raise EvenlyError(f"{name} is swept twice; give all its values at once, {name}=value,value")
+        try:
+            sweep[name] = json.loads(f"[{text}]")
+        except json.JSONDecodeError:
+            sweep[name] = [_value(part.strip()) for part in text.split(",")]
+    return sweep
+
+
+def pairs(items: list[str] | None) -> dict[str, Any]:
+    """name=value pairs; values are read as JSON where they are JSON (numbers, lists, true) and as text otherwise."""
+    values: dict[str, Any] = {}
+    for item in items or []:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise EvenlyError(f"option {item!r} is not name=value; write e.g. factor=3")
+        values[name] = _value(value)
+    return values
+
+
+def pairs_by_method(items: list[str] | None) -> dict[str, dict[str, Any]]:
+    """method.name=value pairs."""
+    by_method: dict[str, dict[str, Any]] = {}
+    for name, value in pairs(items).items():
+        owner, dot, own = name.partition(".")
+        if not dot:
+            raise EvenlyError(f"option {name!r} does not say whose it is; write method.{name}=..., e.g. pde.{name}=...")
+        by_method.setdefault(owner, {})[own] = value
+    return by_method
+
+
+def names(text: str) -> list[str]:
+    """Names with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def seeds_of(text: str) -> int | list[int]:
+    """How many seeds, or which."""
+    try:
+        seeds = [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise EvenlyError(f"--seeds must be how many (3) or which (100,101,102), got {text!r}") from None
+    if "," not in text and seeds[0] < 1:
+        raise EvenlyError(f"--seeds must be how many (3) or which (100,101,102), got {text!r}")
+    return seeds if "," in text else seeds[0]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text.lower() if text.lower() in ("true", "false") else text)
+    except json.JSONDecodeError:
+        # a number that JSON would have start with 0
+        return float(text) if re.fullmatch(r"[+-]?\.\d+(e[+-]?\d+)?", text, re.ASCII) else text
+
+
+def merged(config: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config file and the command line say; the command line goes first."""
+    inner = {
+        name: {**value, **typed[name]}
+        for name, value in config.items()
+        if isinstance(value, Mapping) and isinstance(typed.get(name), Mapping)
+    }
+    return {**config, **typed, **inner}

@@ -1,0 +1,46 @@
+"""Readers of published data sets in their official layouts, from a folder given or from EVENLY_DATA/NAME.
+
+Nothing in a file is executed, and nothing outside a folder is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evenly.data.benchmarks import (
+    celeba,
+    cifar,
+    cinic,
+    civilcomments,
+    coloured,
+    composites,
+    domains,
+    idx,
+    stl,
+    tiny_imagenet,
+    waterbirds,
+)
+from evenly.data.benchmarks.sources import download
+from evenly.data.contract import Data
+
+__all__ = ["READERS", "download"]
+
+READERS: dict[str, Callable[..., Data]] = {
+    "cifar10": cifar.cifar10,
+    "cifar100": cifar.cifar100,
+    "stl10": stl.stl10,
+    "cinic10": cinic.cinic10,
+    "tiny-imagenet": tiny_imagenet.tiny_imagenet,
+    "mnist": idx.mnist,
+    "fashion-mnist": idx.fashion_mnist,
+    "cifar-mnist": composites.cifar_mnist,
+    "fashion-mnist-mnist": composites.fashion_mnist_mnist,
+    "coloured-mnist": coloured.coloured_mnist,
+    "waterbirds": waterbirds.waterbirds,
+    "celeba": celeba.celeba,
+    "pacs": domains.pacs,
+    "office-home": domains.office_home,
+    "vlcs": domains.vlcs,
+    "civilcomments": civilcomments.civilcomments,
+}
+"""In the order in which `evenly datasets` lists them."""

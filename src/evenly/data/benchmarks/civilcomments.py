@@ -1,0 +1,67 @@
+"""CivilComments in the version of WILDS (Koh et al. 2021; Borkan et al. 2019): is a comment toxic?
+
+Annotators say how far a comment is toxic and mentions each of eight identities; half or more is yes. A comment may
+mention several, so accuracy is measured on 16 overlapping groups, identity x label. Methods that balance groups get the
+512 distinct combinations of all identities and the label. Deng et al. (2023, App. C) have these for PDE's warm-up,
+capped, and four groups for the others: many of the 512 are tiny, so that subsampling keeps next to nothing and GroupDRO
+shows a few comments over and over. For a comparison with what they print give those other groups.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from evenly.data.benchmarks.places import find_layout
+from evenly.data.images.parts import Integers
+from evenly.data.metadata import grouped, read_rows, splits_in
+from evenly.data.preprocessing import TextPreprocessing
+from evenly.data.tables import TableData, in_splits
+from evenly.errors import EvenlyError
+
+FILE = "all_data_with_identities.csv"
+IDENTITIES = ("male", "female", "LGBTQ", "christian", "muslim", "other_religions", "black", "white")
+CLASSES = ("not toxic", "toxic")
+PDE = {"warmup_epochs": 15, "every": 2, "add": 300, "cap": 150}
+"""Table 8 and App. C of Deng et al. (2023)."""
+
+
+def civilcomments(folder: str | Path | None = None, seed: int = 0) -> TableData:
+    """CivilComments-WILDS, texts, 16 overlapping and 512 distinct groups, from `folder` or EVENLY_DATA/civilcomments.
+
+    The splits are the official ones; nothing depends on the seed. The attributes are the eight identities.
+
+    Args:
+        folder: holds all_data_with_identities.csv, itself or in its civilcomments_v1.0.
+    """
+    _, root = find_layout("civilcomments", folder, {"csv": ("civilcomments_v1.0", (FILE,))})
+    rows = read_rows(root / FILE, unnamed=True)
+    texts, toxicity, splits = rows.take("comment_text"), rows.take("toxicity"), splits_in(rows)
+    if splits is None:
+        raise EvenlyError(f"{rows.path} has no column 'split'; unpack its archive again")
+    if missing := [name for name in IDENTITIES if name not in rows.columns]:
+        raise EvenlyError(f"{rows.path} has no column {missing[0]!r}; unpack its archive again")
+
+    def half_or_more(name: str, values: list[str]) -> Integers:
+        try:  # not annotated is not mentioned
+            return np.array([float(value or 0) >= 0.5 for value in values]).astype(np.int64)
+        except ValueError as error:
+            raise EvenlyError(f"{name} in {rows.path} is not a number ({error}); unpack its archive again") from None
+
+    labels = half_or_more("toxicity", toxicity)
+    attributes = {name: half_or_more(name, rows.columns[name]) for name in IDENTITIES}
+    groups = grouped(
+        f"label,{'+'.join(IDENTITIES)}", labels, CLASSES, attributes, {name: ("0", "1") for name in IDENTITIES}
+    )
+    return TableData(
+        **in_splits(texts, labels, attributes, groups, splits),
+        name="civilcomments",
+        about="CivilComments-WILDS: online comments, toxic or not, by the identities that they mention.",
+        class_names=CLASSES,
+        group_names=groups.names,
+        evaluation_group_names=groups.evaluation_names,
+        attribute_names={name: ["not mentioned", "mentioned"] for name in IDENTITIES},
+        recipe={"model": "bag_of_words", "select": "worst-group", "options": {"pde": PDE}},
+        preprocessing=TextPreprocessing("comment_text", label=None),
+    )

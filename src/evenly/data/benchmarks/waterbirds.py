@@ -1,0 +1,63 @@
+"""Waterbirds (Sagawa, Koh, Hashimoto and Liang 2020): birds cut out of photographs and put before land or water.
+
+95% of the training birds are shown before the background they live on; in validation and test half of them are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.rows import SPLITS, YES_OR_NO, files_in, translated
+from evenly.data.images.decoding import Squeezed
+from evenly.data.images.listing import Listing, assembled
+from evenly.data.images.parts import GROUPED, ImageData
+from evenly.data.metadata import read_rows
+
+CLASSES = ("landbird", "waterbird")
+PLACES = ("land", "water")
+_LAYOUTS = {
+    "official": ("waterbird_complete95_forest2water2", ("metadata.csv",)),
+    "wilds": ("waterbirds_v1.0", ("metadata.csv",)),
+}
+
+
+def waterbirds(folder: str | Path | None = None, size: int = 224, memory: float = 4.0, seed: int = 0) -> ImageData:
+    """Waterbirds, uint8 (N, 3, size, size), four groups (bird, background), from `folder` or EVENLY_DATA/waterbirds.
+
+    Images are resized to 256/224 of `size` and their middle is cut out, as is customary. The splits are the official
+    ones; nothing depends on the seed. The attribute is "place".
+
+    Args:
+        folder: holds metadata.csv and the images, itself or in its waterbird_complete95_forest2water2 or, from WILDS,
+            waterbirds_v1.0.
+        size: the side of the images; 224 is customary, Springer et al. (2024) use 96.
+        memory: as in `image_folder`.
+    """
+    _, root = find_layout("waterbirds", folder, _LAYOUTS)
+    table = read_rows(root / "metadata.csv")
+    listing = Listing(
+        root,
+        files_in(table, "img_filename", root),
+        translated(table, "y", YES_OR_NO),
+        CLASSES,
+        translated(table, "split", SPLITS),
+        {"place": translated(table, "place", YES_OR_NO)},
+        {"place": PLACES},
+    )
+    about = (
+        "Waterbirds: birds of land and water before land or water; in training the background agrees with 95% of them."
+    )
+    data = assembled(
+        listing,
+        name="waterbirds",
+        about=about,
+        size=Squeezed(size, round(size * 256 / 224)),
+        memory=memory,
+        seed=seed,
+        groups="label,place",
+        channels=3,
+        recipe=GROUPED | {"augment": "basic", "epochs": 100, "select": "worst-group"},
+    )
+    data.group_names = [f"{bird} on {where}" for bird in CLASSES for where in PLACES]
+    return data

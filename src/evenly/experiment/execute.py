@@ -1,0 +1,332 @@
+"""One plan to one run: the only place that knows every room it stands on."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import evolve, frozen
+from torch import Tensor, nn
+
+from evenly.data import Data, Texts
+from evenly.data.examples import preprocessing_of
+from evenly.diagnose.recording import Recorder
+from evenly.engine import Fit, Trained, measure
+from evenly.engine.accuracy import intervals, usage
+from evenly.engine.batches import Batches
+from evenly.engine.checkpoints import Checkpoints
+from evenly.engine.evaluation import outputs_of
+from evenly.engine.progress import Progress
+from evenly.errors import EvenlyError, EvenlyWarning
+from evenly.experiment.request import uses_inferred
+from evenly.files import atomic
+from evenly.methods import Inferred, find, infer_groups
+from evenly.methods.inferred import by_class
+from evenly.models import Factory, encoded, factory
+from evenly.models.standardised import IMAGENET, Standardised, channel_moments
+from evenly.optim.registry import builder
+from evenly.randomness import derive, isolated
+from evenly.report import write_report
+from evenly.runs.examples import save_examples
+from evenly.runs.folder import Config, RunFolder
+from evenly.runs.network import NetworkSpec, save_network
+from evenly.runs.plan import Plan
+from evenly.runs.results import DataSummary, InferredGroups, Measured, RunResult, Usage
+from evenly.runs.run import Recorded, Run, load
+from evenly.settings import Execution, Recording, settings_of
+
+Show = Callable[[float, str], None]
+
+
+@frozen
+class Prepared:
+    """A plan's data as its network reads it, what builds the network, and the run's configuration."""
+
+    data: Data
+    fresh: Factory
+    config: Config
+
+
+def execute(plan: Plan, data: Data, out: Path | None, execution: Execution, progress: Show | None = None) -> Run:
+    """Run a plan, or go on with it, or read it back where it is finished.
+
+    Args:
+        out: the run's folder; None keeps the run in memory.
+        progress: called with the share done and a note; a bar on the terminal where not given.
+    """
+    with isolated(derive(plan.seed, "train")):
+        prepared = prepare(plan, data)
+        folder = None if out is None else RunFolder(out, prepared.config)
+        if folder is not None and folder.finished:
+            own = prepared.fresh() if prepared.config.network.own else None
+            return _completed(folder, load(folder.path, own))
+        label = f"{data.name}: {plan.method.name}, {plan.optimizer.name}"
+        with Progress(label, show=progress is None) as bar, memory_explained(plan.settings.batch_size):
+            fit = _fit(plan, prepared, folder, execution, progress or bar)
+            trained, inferred = _trained(plan, prepared, fit)
+            outputs = _outputs(trained, prepared.data, plan)
+            results = _results(plan, prepared, trained, outputs, inferred)
+        run = Run(prepared.config, results, trained.history, trained.selection, _recorded(trained), out, trained.model)
+        return run if folder is None else _completed(_kept(folder, run, prepared.data, outputs), run)
+
+
+def prepare(plan: Plan, data: Data) -> Prepared:
+    """Build the network of a plan and try it on the data, so that what does not go together is refused at once."""
+    texts = data.train.texts if isinstance(data.train.inputs, Texts) else None
+    shape = data.train.example_shape
+    fresh, name = factory(plan.model.model, shape, data.classes, plan.seed, texts=texts, **plan.model.options)
+    read = encoded(data, fresh()) if texts is not None else data
+    fresh = fresh if plan.model.own else scaled(fresh, plan.settings.normalise, read)
+    network = fresh()
+    _check_network(network, read)
+    channels = len(network.mean) if isinstance(network, Standardised) else None
+    config = Config(
+        plan=plan,
+        network=NetworkSpec(name, plan.model.options, tuple(shape), data.classes, channels, plan.model.own),
+        preprocessing=preprocessing_of(read).to_dict(),
+        class_names=tuple(map(str, data.class_names or range(data.classes))),
+        group_names=tuple(data.measured_names),
+        fingerprints={"data": data.fingerprint(), "model": fingerprint(network)},
+    )
+    return Prepared(read, fresh, config)
+
+
+def scaled(fresh: Factory, normalise: str, data: Data) -> Factory:
+    """The networks that `fresh` builds, behind the scaling asked for."""
+    if normalise == "none":
+        return fresh
+    moments = channel_moments(data.train)  # which refuses inputs that are no images
+    mean, std = IMAGENET if normalise == "imagenet" else moments
+    std = [1.0] * len(mean) if normalise == "mean" else std
+    channels = data.train.example_shape[0]
+    if len(mean) != channels:
+        raise EvenlyError(f"normalise 'imagenet' is for 3 channels and the images have {channels}; use 'data'")
+    return lambda draw=0: Standardised(fresh(draw), mean, std)
+
+
+def device_named(name: str) -> torch.device:
+    """A device by name; "auto" is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise EvenlyError(f"device {name!r} cannot be used ({str(error).splitlines()[0]}); use cpu or auto") from None
+    return device
+
+
+def _fit(plan: Plan, prepared: Prepared, folder: RunFolder | None, execution: Execution, progress: Show) -> Fit:
+    settings = plan.settings
+    rates = {name: getattr(settings, name) for name in ("lr", "momentum", "weight_decay", "rho")}
+    record = None
+    if plan.record is not None:
+        options = {name: getattr(plan.record, name) for name in settings_of(Recording)}
+        Recorder(prepared.data, **options).check(prepared.fresh())
+        record = lambda data: Recorder(data, **options)  # noqa: E731
+    return Fit(
+        settings,
+        builder(plan.optimizer.given or plan.optimizer.name, **rates),
+        seed=plan.seed,
+        device=device_named(execution.device),
+        execution=execution,
+        checkpoints=None if folder is None else Checkpoints(folder.path, folder.prepare),
+        budget=plan.budget,
+        record=record,
+        progress=progress,
+    )
+
+
+def _trained(plan: Plan, prepared: Prepared, fit: Fit) -> tuple[Trained, Inferred | None]:
+    """What the method trained, and the groups that were inferred for it."""
+    method, options, data = find(plan.method.name), dict(plan.method.options), prepared.data
+    if not uses_inferred(plan.method.name, plan.settings):
+        return method(prepared.fresh, data, fit, **options), None
+    check_method(plan, data)
+    inferred = infer_groups(prepared.fresh, data, fit, plan.settings.infer)
+    for doubt in inferred.doubts(plan.settings.select):
+        warnings.warn(doubt, EvenlyWarning, stacklevel=2)
+    # for a method that asks for no groups they are part of the evaluation
+    fit = evolve(fit, spent=inferred.cost if method.needs_groups else 0.0, inferred=True)
+    trained = method(prepared.fresh, inferred.data, fit, **options)
+    if not method.needs_groups:
+        trained.evaluation_cost += inferred.cost
+    return trained, inferred
+
+
+def check_method(plan: Plan, data: Data) -> None:
+    """Refuse what a plan's method cannot do on this data; where groups will be inferred, by the classes as groups."""
+    method, settings = find(plan.method.name), plan.settings
+    if uses_inferred(plan.method.name, settings):
+        if data.validation is not None:  # whether it holds every group is known once they are inferred
+            settings = evolve(settings, select="last", patience=None)
+        data = by_class(data)
+    method.check(data, settings, plan.method.options, plan.seed)
+
+
+def _outputs(trained: Trained, data: Data, plan: Plan) -> dict[str, Tensor]:
+    """The network's outputs on every split."""
+    device = next((parameter.device for parameter in trained.model.parameters()), torch.device("cpu"))
+    outputs = {}
+    for name, split in data.splits.items():
+        batches = Batches(split, plan.settings.batch_size, device, trained.workers, precision=trained.precision)
+        with isolated(derive(plan.seed, "results", name)):
+            outputs[name] = outputs_of(trained.model, batches).cpu()
+    return outputs
+
+
+def _results(
+    plan: Plan, prepared: Prepared, trained: Trained, outputs: dict[str, Tensor], inferred: Inferred | None
+) -> RunResult:
+    data, selection, total = prepared.data, trained.selection, len(prepared.data.train)
+    device = next((p.device for p in trained.model.parameters()), torch.device("cpu"))
+    added = None if selection is None else selection.details.get("ever_added")
+    return RunResult(
+        data=summary_of(data),
+        method=plan.method.name,
+        optimizer=plan.optimizer.name,
+        seed=plan.seed,
+        model=prepared.config.network.name,
+        rule=trained.rule,
+        selected_epoch=trained.selected_epoch,
+        selected_after_epochs=trained.selected_cost / total,
+        epochs=len(trained.history),
+        cost=trained.cost,
+        unit=float(plan.reference_epochs * total),
+        evaluation_cost=trained.evaluation_cost,
+        seconds=round(trained.seconds, 3),
+        device=device.type,
+        step=trained.step,
+        splits={name: _measured(outputs[name], split, data) for name, split in data.splits.items()},
+        chosen=None if selection is None else len(selection.indices),
+        factor=1 if selection is None else selection.factor,
+        chosen_by_the_end=None if added is None else len(added),
+        used=None if trained.seen_counts is None else Usage(**_tuples(usage(trained.seen_counts, data))),
+        inferred_groups=None if inferred is None else InferredGroups.from_dict(inferred.to_dict()),
+        remarks=trained.remarks,
+    )
+
+
+def summary_of(data: Data) -> DataSummary:
+    """What pages show of the data."""
+    return DataSummary(
+        data.name,
+        data.about,
+        {name: len(split) for name, split in data.splits.items()},
+        tuple(map(str, data.class_names or (f"class {k}" for k in range(data.classes)))),
+        tuple(data.measured_names),
+        data.group_count,
+        dict(data.options),
+    )
+
+
+def _measured(outputs: Tensor, split: Any, data: Data) -> Measured:
+    row = _tuples(measure(outputs, split, data))
+    if "groups" in row:
+        row["group_intervals"] = tuple(
+            None if each is None else (each[0], each[1]) for each in intervals(row["groups"], row["group_counts"])
+        )
+    return Measured(**row)
+
+
+def _tuples(row: Any) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+
+
+def _recorded(trained: Trained) -> Recorded | None:
+    if trained.record is None:
+        return None
+    tracker = trained.record.forgetting
+    return Recorded(trained.record.history, None if tracker is None else tracker.scores)
+
+
+def _kept(folder: RunFolder, run: Run, data: Data, outputs: dict[str, Tensor]) -> RunFolder:
+    """Write what a finished run leaves: model, predictions, selection, record, examples, then the results."""
+    folder.prepare()
+    save_network(run.model, folder.path)
+    with atomic(folder.path / "predictions.npz") as file:
+        arrays: dict[str, Any] = {}
+        for name in ("validation", "test"):
+            if name in outputs:
+                arrays |= {f"{name}_outputs": outputs[name].numpy(), f"{name}_labels": data.splits[name].labels.numpy()}
+        np.savez(file, **arrays)
+    if run.selection is not None:
+        run.selection.save(folder.path / "selection.npz")
+        save_examples(data, run.selection, folder.path)
+    if run.record is not None:
+        run.record.save(folder.path / "record.npz")
+    folder.finish(run.results)
+    return folder
+
+
+def _completed(folder: RunFolder, run: Run) -> Run:
+    """Do what a kill after the results may have left undone: the page, and removing the checkpoint."""
+    if not (folder.path / "report.html").exists():
+        write_report(folder.path)
+    folder.remove_checkpoint()
+    return run
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Sixteen hex digits that change when any initial weight does."""
+    digest = hashlib.sha256()
+    for key, value in model.state_dict().items():
+        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def memory_explained(batch_size: int | None) -> Iterator[None]:
+    """Where a GPU's memory does not suffice, or a batch is too small, say which setting to change."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise EvenlyError(
+            f"a batch of one example, at batch size {batch_size}, is too few for the model's batch normalisation; "
+            "raise batch_size"
+        ) from None
+    except torch.OutOfMemoryError as error:
+        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 2**30
+        raise EvenlyError(
+            f"the GPU's {total:.0f} GiB do not suffice at batch size {batch_size or 'full'} "
+            f"({str(error).split('. ')[0]}); lower batch_size, use precision bf16, or run fewer seeds side by side"
+        ) from None
+
+
+def _check_network(model: nn.Module, data: Data) -> None:
+    """Try two examples, so that a network that does not go with the data is refused in one line."""
+    split = data.train
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise EvenlyError("the model has no parameter that requires gradients; there is nothing to train")
+    if isinstance(split.inputs, torch.Tensor):
+        x = split.inputs[:2].clone()
+    else:
+        x = torch.stack([torch.as_tensor(split.inputs[i][0]) for i in range(min(2, len(split)))])
+    x = x.float() / 255 if x.dtype == torch.uint8 else x
+    try:
+        with torch.no_grad():
+            outputs = model.eval()(x)
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise EvenlyError(
+            f"the model cannot take inputs of shape {tuple(x.shape[1:])} and type {x.dtype} ({cause}); "
+            "convert them, e.g. x.float(), or choose another"
+        ) from error
+    expected = "(N,) or (N, 1) or (N, 2)" if data.classes == 2 else f"(N, {data.classes})"
+    good = isinstance(outputs, torch.Tensor) and (
+        outputs.shape == (len(x), data.classes) or (data.classes == 2 and outputs.shape in ((len(x),), (len(x), 1)))
+    )
+    if not good:
+        got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        raise EvenlyError(
+            f"the model returns {got} for {len(x)} examples of {data.classes} classes; it must return {expected}"
+        )

@@ -1,0 +1,253 @@
+"""What a user asked for becomes a plan, once: every value is resolved and checked here.
+
+A value is the user's; else the recipe's (of the data, then of the model the data names; a model that the user names
+brings its own recipe first); else the default.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from attrs import evolve, frozen
+from torch import nn
+from torch.optim import Optimizer
+
+from evenly.data import DATASETS, Data, Split, Texts, dataset_options
+from evenly.data import load as load_data
+from evenly.errors import EvenlyError, EvenlyWarning, unknown
+from evenly.methods import METHODS, find
+from evenly.models import RECIPES
+from evenly.models import find as find_model
+from evenly.models.texts import TEXT_RECIPES, find_text_model
+from evenly.optim.registry import ADAPTIVE
+from evenly.runs.plan import DataSpec, MethodSpec, Model, ModelSpec, OptimizerSpec, Plan
+from evenly.settings import Execution, Option, Recording, Settings, checked, settings_of
+from evenly.values import name_of, plain
+
+MODEL_OPTIONS = {
+    "model": Option("model", Any),
+    "model_options": Option("model_options", Mapping[str, Any], default={}),
+}
+SETTINGS = settings_of(Settings) | MODEL_OPTIONS
+"""What can be set for any method."""
+EXECUTION = settings_of(Execution)
+
+MANY, FEW_EACH = 20, 10
+"""More groups than this, with fewer examples each than this on average, are worth a warning."""
+
+
+@frozen
+class Source:
+    """The data of a request: a `Data`, a name, a file, a folder of images, or a function of the seed."""
+
+    given: Any
+    options: Mapping[str, Any]
+
+    def data(self, seed: int) -> Data:
+        """The data of a seed."""
+        if callable(self.given) and not isinstance(self.given, Data):
+            data: Data = self.given(seed)
+            return data
+        if isinstance(self.given, str | Path):
+            return load_data(self.given, seed=seed, **self.options)
+        if self.given is None:
+            raise EvenlyError("there is no data; give a Data, a name from `evenly datasets`, or an .npz or .csv file")
+        return self.given if isinstance(self.given, Data) else Data(train=self.given)
+
+    def spec(self, data: Data) -> DataSpec:
+        """The data in a plan."""
+        if isinstance(self.given, str | Path):
+            named = str(self.given) in DATASETS
+            defaults = dataset_options(str(self.given)) if named else {}
+            return DataSpec(data.name, {**defaults, **self.options}, None if named else str(Path(self.given).resolve()))
+        if callable(self.given) and not isinstance(self.given, Data):
+            return DataSpec(data.name)
+        return DataSpec(data.name, fingerprint=data.fingerprint())
+
+    @property
+    def name(self) -> str:
+        return str(self.given) if isinstance(self.given, str | Path) else getattr(self.given, "name", "data")
+
+
+def source(data: Any, options: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> tuple[Source, dict[str, Any]]:
+    """The data asked for, and the settings without `groups` where that names columns of the data's table."""
+    settings, options = dict(settings), dict(options or {})
+    columns = settings.get("groups", "given")
+    if not isinstance(data, str | Path) or columns in ("given", "infer"):
+        return Source(data, options), settings
+    table = f"groups {columns!r} names columns of a table"
+    if str(data).endswith(".npz"):
+        raise EvenlyError(f"{table} and {data} holds arrays; save an array groups in it, or give groups='infer'")
+    if str(data) in DATASETS and "groups" not in dataset_options(str(data)):
+        raise EvenlyError(f"{table}, which {data} is not; leave groups out, or give groups='infer'")
+    if options.get("groups", columns) != columns:
+        raise EvenlyError(f"groups are {columns!r} and, of the data, {options['groups']!r}; name the columns once")
+    return Source(data, options | {"groups": settings.pop("groups")}), settings
+
+
+def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Execution]:
+    """The settings and options among keyword arguments, and how to execute."""
+    execution = {name: value for name, value in arguments.items() if name in EXECUTION}
+    return {name: value for name, value in arguments.items() if name not in EXECUTION}, Execution(**execution)
+
+
+@frozen
+class Request:
+    """One method with one optimizer, and what the user set for it: settings and the method's own options."""
+
+    method: str
+    optimizer: str | Callable[[Any], Optimizer]
+    model: Model | None
+    values: Mapping[str, Any]
+    record: Recording | None = None
+
+
+def plan_for(request: Request, data: Data, spec: DataSpec, seed: int, reference_epochs: int | None = None) -> Plan:
+    """The plan of a request on this data.
+
+    Args:
+        reference_epochs: of ERM, whose cost is called 1.00x; those that ERM would take with these settings where not
+            given.
+    """
+    settings, options, model, model_options = _resolved(request, data)
+    if reference_epochs is None:
+        shared = {name: value for name, value in request.values.items() if name in SETTINGS}
+        reference_epochs = erm_settings(evolve(request, values=shared), data).epochs
+    return Plan(
+        data=spec,
+        model=_model_spec(model, model_options),
+        method=MethodSpec(request.method, options),
+        optimizer=_optimizer_spec(request.optimizer),
+        settings=settings,
+        record=request.record,
+        seed=seed,
+        reference_epochs=reference_epochs,
+    )
+
+
+def erm_settings(request: Request, data: Data) -> Settings:
+    """The settings that ERM has where a request has these."""
+    return _resolved(evolve(request, method="erm", optimizer="sgd"), data)[0]
+
+
+def uses_inferred(method: str, settings: Settings) -> bool:
+    """Whether groups are to be inferred and a method, or the rule that selects its epoch, goes by them."""
+    return settings.groups == "infer" and (find(method).needs_groups or settings.select == "worst-group")
+
+
+def check_inference(plans: Collection[Plan]) -> None:
+    """Refuse to infer groups that none of these plans would use."""
+    asked = [plan.method.name for plan in plans if plan.settings.groups == "infer"]
+    if asked and not any(uses_inferred(plan.method.name, plan.settings) for plan in plans):
+        using = [name for name, method in sorted(METHODS.items()) if method.needs_groups]
+        raise EvenlyError(
+            f"groups 'infer' would not be used by {', '.join(dict.fromkeys(asked))}; give select='worst-group', or a "
+            f"method that needs groups: {', '.join(using)}"
+        )
+
+
+def without_unused_groups(plan: Plan) -> Plan:
+    """The plan without inferred groups where nothing would go by them, so that equal runs have equal plans."""
+    if plan.settings.groups != "infer" or uses_inferred(plan.method.name, plan.settings):
+        return plan
+    return evolve(plan, settings=evolve(plan.settings, groups="given", infer="useful"))
+
+
+def warn_of_many_groups(data: Data) -> None:
+    """Warn of many groups of a few examples each: what is balanced or measured by them is mostly chance."""
+    groups = data.train.groups
+    if groups is None or groups.ndim == 2 or data.train.evaluation_groups is not None:
+        return  # where groups overlap, their many combinations are only what methods balance
+    sizes = torch.bincount(groups)
+    sizes = sizes[sizes > 0]
+    if len(sizes) > MANY and len(groups) < FEW_EACH * len(sizes):
+        least = int(sizes.min())
+        warnings.warn(
+            f"{len(groups)} training examples are in {len(sizes)} groups, the smallest of {least} "
+            f"example{'s' * (least != 1)}: little can be learned or measured by them; group by fewer columns, or by "
+            "columns of fewer values",
+            EvenlyWarning,
+            stacklevel=3,
+        )
+
+
+def recording(record: Mapping[str, Any] | Recording | None) -> Recording | None:
+    """What to record, from names and values."""
+    if record is None or isinstance(record, Recording):
+        return record
+    if not isinstance(record, Mapping):
+        raise EvenlyError(
+            f'record is a {type(record).__name__}; give what to record by name, e.g. {{"forgetting": True}}'
+        )
+    return Recording(**checked("option of record", record, settings_of(Recording)))
+
+
+def _resolved(request: Request, data: Data) -> tuple[Settings, dict[str, Any], Model, dict[str, Any]]:
+    """(settings, options of the method, model, options of the model)."""
+    method, model = find(request.method), request.model
+    recipe = dict(data.recipe)
+    given = {**recipe.pop("options", {}).get(request.method, {}), **request.values}
+    if foreign := [name for name in given if name not in SETTINGS and name not in method.options]:
+        raise unknown(f"setting or option of {request.method}", foreign[0], [*SETTINGS, *method.options])
+    if model is None:
+        values = _recipe_of(given.get("model", recipe.get("model"))) | recipe
+    else:
+        values = recipe | _recipe_of(model)
+    values |= checked("setting", {name: value for name, value in given.items() if name in SETTINGS}, SETTINGS)
+    model = values.pop("model", "mlp") if model is None else model
+    values.pop("model", None)
+    model_options = dict(values.pop("model_options", {}))
+    if "weights" in model_options and "normalise" not in given and _coloured(data.train):
+        values["normalise"] = "imagenet"  # weights from a file are nearly always ImageNet's and know its scale
+    if not isinstance(model, str):
+        if given.get("normalise", "none") != "none":
+            raise EvenlyError(
+                f"normalise {given['normalise']!r} is for a model by name; let the module scale its own inputs"
+            )
+        values["normalise"] = "none"
+    if "infer" in values and values.get("groups") != "infer":
+        raise EvenlyError(f"infer {values['infer']!r} is how groups are inferred; give groups='infer' as well")
+    settings = Settings(**values)
+    if isinstance(request.optimizer, str) and request.optimizer in ADAPTIVE and "rho" not in request.values:
+        settings = evolve(settings, rho=settings.rho * ADAPTIVE[request.optimizer])
+    options = {name: value for name, value in given.items() if name in method.options}
+    return settings, method.checked(options), model, model_options
+
+
+def _coloured(split: Split) -> bool:
+    if isinstance(split.inputs, Texts):
+        return False
+    first = split.inputs[0] if isinstance(split.inputs, torch.Tensor) else torch.as_tensor(split.inputs[0][0])
+    return first.dtype == torch.uint8 and first.ndim == 3 and len(first) == 3
+
+
+def _recipe_of(model: Any) -> dict[str, Any]:
+    if not isinstance(model, str):
+        return {}
+    if (for_texts := find_text_model(model)) is not None:
+        return dict(TEXT_RECIPES[for_texts[0].partition(":")[0]])
+    return dict(RECIPES.get(find_model(model)[0], {}))
+
+
+def _model_spec(model: Model, options: Mapping[str, Any]) -> ModelSpec:
+    if isinstance(model, str):
+        for_texts = find_text_model(model)
+        return ModelSpec(for_texts[0] if for_texts is not None else find_model(model)[0], plain(options))
+    if isinstance(model, nn.Module):
+        return ModelSpec(f"{type(model).__name__} as given", plain(options), True, model)
+    if callable(model):
+        return ModelSpec(str(name_of(model)), plain(options), True, model)
+    raise EvenlyError(f"a model is a name, a function that builds one, or a module, not a {type(model).__name__}")
+
+
+def _optimizer_spec(optimizer: str | Callable[[Any], Optimizer]) -> OptimizerSpec:
+    """An optimizer of the user's own by what it builds, so that another is not taken for it on resume."""
+    if isinstance(optimizer, str):
+        return OptimizerSpec(optimizer)
+    built = optimizer([nn.Parameter(torch.zeros(1))])
+    defaults = sorted((name, value) for name, value in built.defaults.items() if not callable(value))
+    return OptimizerSpec(str(name_of(optimizer)), f"{type(built).__name__} {defaults}", optimizer)

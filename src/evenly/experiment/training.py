@@ -1,0 +1,148 @@
+"""`evenly.train`: one method, one optimizer, one model, one seed on one data set.
+
+data = evenly.Data(train=(x, y, groups), test=(x2, y2, groups2))
+run = evenly.train(data, model="convnet", method="pde", out="runs/a")
+run.model, run.results, run.history, run.predict(x3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+from torch.optim import Optimizer
+
+from evenly.data import DATASETS, Data
+from evenly.data import load as load_data
+from evenly.errors import EvenlyError
+from evenly.experiment.execute import execute
+from evenly.experiment.request import (
+    Request,
+    check_inference,
+    plan_for,
+    recording,
+    source,
+    split_arguments,
+    warn_of_many_groups,
+)
+from evenly.methods import METHODS
+from evenly.models import encoded
+from evenly.randomness import derive, isolated
+from evenly.runs.plan import Model, Plan
+from evenly.runs.run import Run
+from evenly.settings import Recording, Settings, settings_of
+
+
+def train(
+    data: Data | str | Path | Any,
+    *misplaced: Any,
+    model: Model | None = None,
+    method: str = "erm",
+    optimizer: str | Callable[[Any], Optimizer] = "sgd",
+    seed: int = 0,
+    budget: float | None = None,
+    record: Mapping[str, Any] | Recording | None = None,
+    data_options: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    progress: Callable[[float, str], None] | None = None,
+    **settings: Any,
+) -> Run:
+    """Train by a method and measure what came of it.
+
+    Args:
+        data: a `Data`, a name from `evenly datasets`, an `.npz` or `.csv` file, a folder of images, or (inputs,
+            labels[, groups]) to train on.
+        model: a name, a function that builds a network, or a module to start from (it is copied, never changed).
+        method: a name from `evenly methods`.
+        optimizer: a name ("sgd", "adam", "adamw", "sam", "asam") or a function from parameters to an optimizer.
+        seed: decides the data (of a synthetic set), the initial weights and every draw.
+        budget: example-gradients to stop at, instead of epochs; for erm and random_upsample, which serve as controls.
+        record: what to measure as the network learns, and when (`evenly.settings.Recording`), e.g.
+            ``{"forgetting": True, "probes": ["background"], "every": 5}``. It goes into the history; `Run.record` has
+            all of it.
+        data_options: options of a named data set, or of the reader of a file or folder.
+        out: the run's folder. A run that was interrupted there goes on; a finished one is read back.
+        settings: any of `evenly.settings.Settings` (epochs, batch_size, lr, select, ...), `model_options`, any of
+            `evenly.settings.Execution` (device, workers, capture), and the options of the method. `groups` may name
+            columns of a table, as "place" or "label,place" (`evenly.data.metadata`).
+    """
+    if misplaced:
+        raise EvenlyError(new_order("train", data, misplaced))
+    seed = int(seed)
+    arguments, execution = split_arguments(settings)
+    place, values = source(data, data_options, arguments)
+    with isolated(derive(seed, "train")):
+        loaded = place.data(seed)
+        request = Request(method, optimizer, model, values, recording(record))
+        plan = plan_for(request, loaded, place.spec(loaded), seed)
+        check_inference([plan])
+        warn_of_many_groups(loaded)
+        if budget is not None:
+            controls = sorted({each.control for each in METHODS.values()})
+            if method not in controls:
+                raise EvenlyError(f"budget does not apply to {method}; it is for {' and '.join(controls)}")
+            if not budget > 0:
+                raise EvenlyError(f"budget must be a number of example-gradients above 0, got {budget}")
+            plan = evolve(plan, budget=float(budget))
+    return execute(plan, loaded, None if out is None else Path(out), execution, progress)
+
+
+def new_order(verb: str, first: Any, others: tuple[Any, ...]) -> str:
+    model = repr(first) if isinstance(first, str) else "model"
+    data = repr(others[0]) if isinstance(others[0], str) else "data"
+    return f"{verb} takes the data first and the rest by name; write evenly.{verb}({data}, model={model}, ...)"
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    data: str | Path | Data | None = None,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    **settings: Any,
+) -> Run:
+    """Run a plan again, as a run's `config.json` has it, perhaps with other settings.
+
+    Args:
+        data: needed where the plan cannot name it, as for a `Data` of the user's own, or where the file has moved.
+        settings: any of `Settings` and `Execution`.
+    """
+    if plan.model.own or plan.optimizer.defaults is not None or (plan.record and isinstance(plan.record.spectrum, str)):
+        raise EvenlyError(
+            "the run has a model, optimizer or record of the user's own, which a file cannot bring back; call "
+            "evenly.train as then"
+        )
+    arguments, execution = split_arguments(settings)
+    if foreign := [name for name in arguments if name not in settings_of(Settings)]:
+        raise EvenlyError(f"{foreign[0]} is set by the run's config; leave it out, or leave --config out")
+    plan = evolve(plan, settings=evolve(plan.settings, **arguments), seed=plan.seed if seed is None else int(seed))
+    with isolated(derive(plan.seed, "train")):
+        loaded = data_of_plan(plan, data)
+    return execute(plan, loaded, None if out is None else Path(out), execution)
+
+
+def data_of(run: Run, data: str | Path | Data | None = None) -> Data:
+    """The data that a run was trained on, as its network reads it.
+
+    Args:
+        data: needed where the run's folder cannot name it.
+    """
+    loaded = data_of_plan(run.plan, data)
+    if loaded.fingerprint() != run.config.fingerprints["data"]:
+        where = run.folder or "the run"
+        raise EvenlyError(f"the data given is not what {where} was trained on ({run.plan.data.name}); give that")
+    return encoded(loaded, run.model)
+
+
+def data_of_plan(plan: Plan, data: str | Path | Data | None = None) -> Data:
+    """The data that a plan names; what is given goes before it."""
+    spec = plan.data
+    if isinstance(data, Data):
+        return data
+    if data is None and spec.place is None and spec.name not in DATASETS:
+        raise EvenlyError(f"the run was trained on {spec.name!r}, which its folder cannot name; give the data as well")
+    if data is None and spec.place is not None and not Path(spec.place).exists():
+        raise EvenlyError(f"the run was trained on {spec.place}, which is not there; give the data as well")
+    return load_data(data or spec.place or spec.name, seed=plan.seed, **spec.options)

@@ -1,0 +1,102 @@
+"""Coloured MNIST from a small MNIST: strokes in one channel, and every share counted."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from evenly import EvenlyError
+from evenly.data import load
+from evenly.data.benchmarks.coloured import coloured_mnist
+
+
+def read(sources, **options):
+    return coloured_mnist(sources.folder / "mnist", **options)
+
+
+def columns(split):
+    return {"label": split.labels.numpy()} | {key: column.numpy() for key, column in split.attributes.items()}
+
+
+def test_strokes_are_red_or_green_and_all_else_black(sources):
+    data = read(sources, seed=3)
+    seen = {"train": [], "test": []}
+    for split in data.splits.values():
+        part = "test" if split.name == "test" else "train"
+        of = columns(split)
+        channel = np.where(of["colour"] == data.attribute_names["colour"].index("red"), 0, 1)
+        images = split.inputs.numpy()
+        rest = images.copy()
+        rest[np.arange(len(split)), channel] = 0
+        assert not rest.any()
+        places = sources.where("mnist", part, images[np.arange(len(split)), channel])
+        assert places == sorted(places), "in the order of storage"
+        seen[part] += places
+        assert of["digit"].tolist() == sources.labels["mnist", part][places].tolist()
+        assert of["half"].tolist() == [int(digit > 4) for digit in of["digit"]]
+        assert split.groups.tolist() == (2 * of["label"] + of["colour"]).tolist()
+    for part, places in seen.items():
+        assert sorted(places) == list(range(len(sources.images["mnist", part])))
+
+
+@pytest.mark.parametrize(
+    ("options", "rates"),
+    [
+        ({}, (0.25, (0.9, 0.8), 0.1)),
+        ({"correlations": (0.6,), "test_correlation": 0.5, "noise": 0.0}, (0.0, (0.6,), 0.5)),
+        ({"correlations": [1.0, 0.7, 0.0], "noise": 0.1}, (0.1, (1.0, 0.7, 0.0), 0.1)),
+    ],
+)
+def test_noise_and_colours_have_their_shares_in_every_environment(sources, options, rates):
+    noise, correlations, last = rates
+    data = read(sources, seed=1, validation=0.3, **options)
+    for split in data.splits.values():
+        of = columns(split)
+        wrong, against = of["label"] != of["half"], of["colour"] != of["label"]
+        environments = [len(correlations)] if split.name == "test" else range(len(correlations))
+        assert sorted(set(of["environment"].tolist())) == list(environments)
+        for k in environments:
+            here = of["environment"] == k
+            assert abs(here.sum() - len(split) / len(environments)) <= 10, "to within one image of each digit"
+            rate = 1 - (*correlations, last)[k]
+            for half in (0, 1):
+                some = here & (of["half"] == half)
+                assert abs(wrong[some].sum() - noise * some.sum()) <= 1
+            for label, flipped in product((0, 1), (False, True)):
+                some = here & (of["label"] == label) & (wrong == flipped)
+                assert abs(against[some].sum() - rate * some.sum()) <= 1
+
+
+def test_the_seed_decides_and_names_are_given(sources, monkeypatch):
+    first, again, other = (read(sources, seed=seed) for seed in (1, 1, 2))
+    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
+    assert (len(first.train), len(first.validation), len(first.test)) == (500, 100, 200)
+    assert first.group_names == ["0-4, green", "0-4, red", "5-9, green", "5-9, red"]
+    assert first.attribute_names["environment"] == ["0.9", "0.8", "test 0.1"]
+    assert first.recipe["model"] == "convnet_3"
+    monkeypatch.setenv("EVENLY_DATA", str(sources.folder))
+    small = load("coloured-mnist", n=60, validation=0.0, correlations=[0.75])
+    assert [len(split) for split in small.splits.values()] == [60, 60]
+    assert small.name == "coloured-mnist"
+    assert torch.equal(small.train.attributes["environment"], torch.zeros(60, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": 1.1}, "noise must be a share from 0 to 1, got 1.1"),
+        ({"correlations": (0.9, -1.0)}, "correlations must be a share from 0 to 1, got -1.0"),
+        ({"test_correlation": 2}, "test_correlation must be a share from 0 to 1, got 2"),
+        ({"correlations": ()}, "correlations must not be empty; give a number for each training environment"),
+        ({"validation": -1}, "validation -1 is not a share to hold out"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(sources, options, message):
+    with pytest.raises(EvenlyError, match=message):
+        read(sources, **options)
+
+
+def test_missing_files_are_named_with_the_way_to_get_them(tmp_path):
+    with pytest.raises(EvenlyError, match=r"mnist was not found: searched for train-images.*download it"):
+        coloured_mnist(tmp_path)

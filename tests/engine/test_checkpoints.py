@@ -1,0 +1,96 @@
+"""Checkpoints: whole files or none, nothing in them executed, and metrics that agree with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from evenly.engine import Checkpoints, Selection
+from evenly.errors import EvenlyError
+
+
+def test_the_folder_is_prepared_once_before_the_first_use(tmp_path):
+    asked = []
+    checkpoints = Checkpoints(tmp_path / "run", lambda: asked.append((tmp_path / "run").exists()))
+    assert checkpoints.rows() == asked == []
+    checkpoints.append({"stage": "final", "epoch": 1})
+    checkpoints.save("final", {"epoch": 1})
+    checkpoints.load("final")
+    assert asked == [False]
+
+
+def test_checkpoints_hold_tensors_and_plain_values(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.load("final") is None
+    state = {"epoch": 2, "model": {"w": torch.randn(3)}, "best": None}
+    checkpoints.save("final", state)
+    loaded = torch.load(tmp_path / "checkpoint/final.pt", weights_only=True)
+    assert torch.equal(loaded["model"]["w"], state["model"]["w"])
+    assert checkpoints.load("final")["epoch"] == 2
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == ["checkpoint", "checkpoint/final.pt"]
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, (os.environ["BOMB"],)
+
+
+@pytest.mark.parametrize("damage", ["cut", "noise", "empty", "pickle"])
+def test_a_checkpoint_that_is_none_is_refused_in_one_line_and_not_executed(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("BOMB", str(tmp_path / "exploded"))
+    checkpoints = Checkpoints(tmp_path / "run")
+    checkpoints.save("final", {"w": torch.randn(100)})
+    path = tmp_path / "run/checkpoint/final.pt"
+    whole = path.read_bytes()
+    path.write_bytes(
+        {"cut": whole[:-100], "noise": b"\x07" * 300, "empty": b"", "pickle": pickle.dumps(Bomb())}[damage]
+    )
+    with pytest.raises(EvenlyError, match=r"final\.pt is not a checkpoint of evenly .* remove it") as error:
+        checkpoints.load("final")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "exploded").exists()
+
+
+ROWS = [{"stage": "early", "epoch": 1}, {"stage": "final", "epoch": 1, "x": 0.1}, {"stage": "final", "epoch": 2}]
+
+
+@pytest.mark.parametrize(
+    "tail", ["", "\n", '{"sta', '{"stage": "final", "epoch": 3}', '{"stage": "final", "epoch": 3}\n{']
+)
+def test_metrics_are_healed(tmp_path, tail):
+    """Whatever a kill left at the end, what the checkpoint does not cover goes and the rest stays, byte for byte."""
+    checkpoints = Checkpoints(tmp_path)
+    for row in ROWS:
+        checkpoints.append(row)
+    whole = (tmp_path / "metrics.jsonl").read_bytes()
+    assert whole.decode() == "".join(json.dumps(row) + "\n" for row in ROWS)
+    (tmp_path / "metrics.jsonl").write_bytes(whole + tail.encode())
+    assert checkpoints.rewind(lambda row: row["epoch"] <= 2) == ROWS
+    assert (tmp_path / "metrics.jsonl").read_bytes() == whole
+    checkpoints.append({"stage": "final", "epoch": 3})
+    assert checkpoints.rows() == [*ROWS, {"stage": "final", "epoch": 3}]
+
+
+def test_metrics_that_fall_short_of_the_checkpoint_are_refused(fit, net, problem, tmp_path):
+    fit(checkpoints=Checkpoints(tmp_path))(net, problem())
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text(lines[0])
+    with pytest.raises(EvenlyError, match=r"has 1 epoch of stage 'final', its checkpoint 3; remove the folder"):
+        fit(checkpoints=Checkpoints(tmp_path))(net, problem())
+
+
+def test_a_selection_is_kept_as_plain_arrays(tmp_path):
+    indices, times = torch.tensor([3, 5]), torch.tensor([2, 3])
+    chosen = Selection(indices, times, "because", {"entered": torch.tensor([0, 1])})
+    assert chosen.factor == 3
+    chosen.save(tmp_path / "selection.npz")
+    with np.load(tmp_path / "selection.npz", allow_pickle=False) as stored:
+        assert {key: stored[key].tolist() for key in stored.files} == {
+            "indices": [3, 5], "times": [2, 3], "why": "because", "entered": [0, 1],
+        }  # fmt: skip
+    assert Selection(indices[:0], times[:0], "none").factor == 1
