@@ -32,15 +32,16 @@ import torch.nn.functional as F
 import evenly
 from evenly.data import Data, Everything, load
 from evenly.data.augment import Augment
-from evenly.engine import Fit, measure
-from evenly.engine.batches import Batches, outputs_of
+from evenly.engine import Fit, Objective, measure
+from evenly.engine.batches import Batches
 from evenly.engine.captured import CapturedStep, own_stream
-from evenly.engine.schedules import step as step_schedule
+from evenly.engine.evaluation import outputs_of
 from evenly.engine.side_by_side import side_by_side
 from evenly.engine.steps import Step
 from evenly.models import factory
 from evenly.models.standardised import Standardised, channel_moments
 from evenly.optim.registry import builder
+from evenly.settings import Execution, Settings
 
 SETTINGS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "rho": 0.1}
 IMAGES = 50_000
@@ -57,14 +58,18 @@ class Bench:
         fresh, _ = factory(self.args.model, self.data.train.example_shape, self.data.classes, seed)
         return Standardised(fresh(), *self.moments)
 
-    def fit(self, optimizer: str, seed: int = 0, epochs: int | None = None, **settings: Any) -> list[float]:
+    def engine(self, optimizer: str = "sgd", epochs: int = 200, precision: str = "auto", **how: Any) -> Fit:
+        """200 epochs are planned, as in the paper, and so the step is compiled, though a run may end after a few."""
+        size = self.args.batch_size
+        settings = Settings(epochs=epochs, schedule="step", batch_size=size, augment="basic", precision=precision)
+        return Fit(settings, builder(optimizer, **SETTINGS), device=self.device, **how)
+
+    def fit(self, optimizer: str, seed: int = 0, epochs: int | None = None, **how: Any) -> list[float]:
         """Seconds of every epoch but the first."""
         marks: list[float] = []
-        engine = Fit(
-            # 200 epochs are planned, as in the paper, and so the step is compiled; the run ends after a few
-            200, builder(optimizer, **SETTINGS), step_schedule, self.args.batch_size, seed=seed, device=self.device,
-            augment="basic", progress=lambda *_: marks.append(time.perf_counter()), **settings,
-        )  # fmt: skip
+        engine = self.engine(
+            optimizer, seed=seed, progress=lambda *_: marks.append(time.perf_counter()), execution=Execution(**how)
+        )
         wanted = (epochs or self.args.epochs) + 1
         engine(self.network(seed), self.data, until=lambda history: len(history) >= wanted)
         return [self.scale * (b - a) for a, b in pairwise(marks)]
@@ -107,10 +112,7 @@ class Bench:
 
     def useful_part(self) -> dict[str, float]:
         """Seconds of USEFUL's own part, and the share it marks after eight epochs."""
-        engine = Fit(
-            200, builder("sgd", **SETTINGS), step_schedule, self.args.batch_size, device=self.device, augment="basic"
-        )
-        run = engine(self.network(), self.data, until=lambda history: len(history) >= self.args.separate_at)
+        run = self.engine()(self.network(), self.data, until=lambda history: len(history) >= self.args.separate_at)
         evenly.hard_examples(run.outputs(self.data.train), self.data.train.labels)  # loads kernels and scikit-learn
         started = time.perf_counter()
         outputs = run.outputs(self.data.train)
@@ -185,7 +187,7 @@ def first_losses(bench: Bench, optimizer: str, lr: float, way: str) -> list[floa
         if optimizer == "sam":
             stepper.model = model
         batches = Batches(bench.data.train, args.batch_size, device, augment=Augment("none"))
-        step = Step(model, stepper, lambda losses, batch, state: losses.mean(), {}, None, "float32", device)
+        step = Step(model, stepper, Objective(), "float32", device)
         captured = None
         if way.startswith("captured") and device.type == "cuda":
             captured = CapturedStep(step, batches, compiled=way.endswith("compiled"))
@@ -207,10 +209,8 @@ def agree(args: argparse.Namespace) -> dict[str, Any]:
             outputs = outputs_of(model, Batches(bench.data.train, None, bench.device, precision=precision))
             hard.extend(evenly.hard_examples(outputs.cpu(), bench.data.train.labels).tolist())
 
-    engine = Fit(
-        args.epochs, builder("sgd", **SETTINGS), step_schedule, args.batch_size, seed=args.seed, device=bench.device,
-        augment="basic", capture=not args.plain, precision=precision,
-    )  # fmt: skip
+    how = Execution(capture=not args.plain)
+    engine = bench.engine(epochs=args.epochs, precision=precision, seed=args.seed, execution=how)
     run = engine(model, bench.data, before_epoch=after_eight)
     result = measure(run.outputs(bench.data.test), bench.data.test, bench.data)
     print(f"seed {args.seed}, {run.step}: test error {100 * (1 - result['accuracy']):.2f}%, {len(hard)} hard")

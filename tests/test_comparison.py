@@ -10,13 +10,13 @@ import signal
 import numpy as np
 import pytest
 import torch
+from evenly.comparison import Comparison, _slug, paired, summarise
+from evenly.sweep import point_name
 from scipy import stats
 
 from evenly import Data, EvenlyError, compare, train
-from evenly.comparison import Comparison, _slug, paired, summarise
 from evenly.data import load
 from evenly.models import RECIPES
-from evenly.sweep import point_name
 
 N, BATCH, EPOCHS = 40, 8, 4
 QUICK = {"epochs": EPOCHS, "batch_size": BATCH, "lr": 0.1}

@@ -234,7 +234,7 @@ def test_the_model_carries_the_weights_of_the_epoch_named(data):
 
 
 def test_a_finished_run_is_read_back(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("evenly.engine.loop._Loop._capture", lambda loop: setattr(loop, "how", "captured, as it were"))
+    monkeypatch.setattr("evenly.engine.loop.Loop._capture", lambda loop: setattr(loop, "how", "captured, as it were"))
     first = train("mlp", data, "useful", out=tmp_path / "run", **QUICK)
     kept = [*(tmp_path / "run").rglob("*.pt"), tmp_path / "run/config.json", tmp_path / "run/results.json"]
     stamps = {p: p.stat().st_mtime_ns for p in kept}

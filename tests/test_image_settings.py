@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import time
 from itertools import product
 
 import pytest
@@ -14,8 +12,6 @@ from PIL import Image
 import evenly
 from evenly.data import DATASETS, Data
 from evenly.data.images.parts import FEW_STROKES, PHOTOGRAPHS
-from evenly.engine import Fit, loop
-from evenly.engine.folder import Folder
 from evenly.errors import EvenlyError
 from evenly.experiment import DEFAULTS, memory_explained, reopen, resolve
 from evenly.models import MODELS, RECIPES, factory
@@ -204,67 +200,6 @@ def test_asam_is_compared_with_sgd_for_twice_the_epochs():
     assert control["optimizer"] == "sgd"
     assert arm["cost"] == control["cost"] == 2 * 2 * 24
     assert (arm["epochs"], control["epochs"]) == (2, 4)
-
-
-# Checkpoints
-
-
-@pytest.fixture
-def saves(monkeypatch):
-    """The epochs that were saved, each saving taking a while."""
-    epochs, save = [], Folder.save
-
-    def slow(self, stage, state):
-        epochs.append(state["epoch"])
-        time.sleep(0.03)
-        save(self, stage, state)
-
-    monkeypatch.setattr(Folder, "save", slow)
-    return epochs
-
-
-def fitted(folder=None, pause=0.0, progress=lambda share, note: None):
-    net = factory("mlp", (3, 8, 8), 2, seed=0)[0]()
-    fit = Fit(6, builder("sgd"), batch_size=8, folder=folder, progress=progress, augment="basic")
-    run = fit(copy.deepcopy(net), images(), before_epoch=lambda epoch, optimizer: time.sleep(pause))
-    return torch.cat([p.detach().flatten() for p in run.model.parameters()]), run.history
-
-
-def test_epochs_shorter_than_their_checkpoint_share_it(monkeypatch, saves, tmp_path):
-    fitted(Folder(tmp_path / "every", {}))
-    assert saves == [1, 2, 3, 4, 5, 6]
-    saves.clear()
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 0.01)  # 0.03 s of writing in 3 s
-    fitted(Folder(tmp_path / "few", {}))
-    assert saves == [1, 6]
-    saves.clear()
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 0.9)
-    fitted(Folder(tmp_path / "long", {}), pause=0.05)  # long epochs save every time
-    assert saves == [1, 2, 3, 4, 5, 6]
-
-
-def test_epochs_shorter_than_so_many_seconds_share_a_checkpoint(monkeypatch, saves, tmp_path):
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 5.0)
-    fitted(Folder(tmp_path / "run", {}))
-    assert saves == [1, 6]
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 6
-
-
-def test_a_run_that_is_stopped_between_checkpoints_ends_in_the_same_weights(monkeypatch, saves, tmp_path):
-    straight, history = fitted()
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 0.01)
-
-    def stop(share, note):
-        if share > 0.6:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        fitted(Folder(tmp_path / "run", {}), progress=stop)
-    assert saves == [1]
-    weights, its_history = fitted(Folder(tmp_path / "run", {}))
-    assert saves == [1, 2, 6]
-    assert torch.equal(weights, straight)
-    assert its_history == history
 
 
 # Memory

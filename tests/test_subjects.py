@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from evenly.subjects import subjects
 
 import evenly
 from evenly.errors import EvenlyError
 from evenly.models import factory
 from evenly.models.standardised import Standardised
-from evenly.subjects import subjects
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ import statistics
 import sys
 
 import pytest
+from evenly.cost_to_reach import cost_to_reach
 
 import evenly
-from evenly.cost_to_reach import cost_to_reach
 from evenly.data import GroupBalanced
 
 pytestmark = pytest.mark.claims

@@ -7,7 +7,8 @@ import torch
 
 import evenly
 from evenly.data import load
-from evenly.methods.useful import drop_has_shrunk, hard_examples
+from evenly.methods.early import drop_has_shrunk
+from evenly.methods.useful import hard_examples
 
 pytestmark = pytest.mark.claims
 

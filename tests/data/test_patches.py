@@ -67,25 +67,19 @@ def test_labels_and_agreement_have_their_frequencies_and_give_the_groups(distrib
     assert torch.equal(split.groups, 2 * split.labels + 1 - agrees)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_alpha_at_its_ends(alpha):
-    assert PatchDistribution(alpha=alpha).sample(200).attributes["strong"].unique().tolist() == [int(alpha)]
-
-
-def test_directions_are_an_orthonormal_pair_that_the_seed_decides(distribution):
+def test_directions_are_an_orthonormal_pair_and_the_seed_decides_everything(distribution):
+    state = torch.random.get_rng_state()
     pair = torch.stack(distribution.directions(3)).double()
     torch.testing.assert_close(pair @ pair.T, torch.eye(2, dtype=torch.float64), atol=1e-6, rtol=0)
     assert torch.equal(pair, torch.stack(distribution.directions(3)).double())
     assert not torch.equal(pair, torch.stack(distribution.directions(4)).double())
-
-
-def test_same_seed_same_data_and_the_global_state_is_left_alone(distribution):
-    state = torch.random.get_rng_state()
-    first, again, other = distribution.sample(50, 5), distribution.sample(50, 5), distribution.sample(50, 6)
+    first, again, other = (distribution.sample(50, seed) for seed in (5, 5, 6))
     assert torch.equal(first.inputs, again.inputs)
     assert torch.equal(first.labels, again.labels)
     assert not torch.equal(first.inputs, other.inputs)
     assert torch.equal(torch.random.get_rng_state(), state)
+    for alpha in (0.0, 1.0):
+        assert PatchDistribution(alpha=alpha).sample(200).attributes["strong"].unique().tolist() == [int(alpha)]
 
 
 def test_splits_are_independent_draws_with_the_same_directions(distribution):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from evenly import EvenlyError
 from evenly.data.spiral import SpiralDistribution, draw, probing_errors, spiral
 
 N = 4000
@@ -201,30 +200,16 @@ def test_probing_errors_read_a_representation_where_there_is_one():
     assert errors["hard_probing_error"] == pytest.approx(1 - split.labels.double().mean().item())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"complexity": 0.0}, "complexity must be a finite number above 0, got 0.0"),
-        ({"a_easy": -1.0}, "a_easy must be a finite number above 0, got -1.0"),
-        ({"a_hard": math.inf}, "a_hard must be a finite number above 0, got inf"),
-        ({"label_noise": 1.1}, "label_noise must be a probability from 0 to 1, got 1.1"),
-        ({"dropout": -0.1}, "dropout must be a probability from 0 to 1, got -0.1"),
-        ({"gaussian_noise": math.nan}, "gaussian_noise must be a finite number of at least 0, got nan"),
-        ({"noise_on": "easy"}, "noise_on must be 'both' or 'hard', got 'easy'"),
-        ({"n": 0}, "n must be at least 1, got 0 for the train set"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(options, message):
-    with pytest.raises(EvenlyError, match=f"^{message}$"):
-        spiral(**options)
-
-
-@pytest.mark.parametrize(("distributions", "seeds"), [([SpiralDistribution()] * 2, [0]), (SpiralDistribution(), [])])
-def test_distributions_and_seeds_must_go_together(distributions, seeds):
-    with pytest.raises(
-        EvenlyError, match=r"distributions for \d seeds; give one distribution, or one for each of 1 or more seeds$"
-    ):
-        draw(distributions, seeds)
+def test_refusals(refused):
+    for name, value in (("complexity", 0.0), ("a_easy", -1.0), ("a_hard", math.inf)):
+        refused(f"^{name} must be a finite number above 0, got {value}$", spiral, **{name: value})
+    for name, value in (("label_noise", 1.1), ("dropout", -0.1)):
+        refused(f"^{name} must be a probability from 0 to 1, got {value}$", spiral, **{name: value})
+    refused("^gaussian_noise must be a finite number of at least 0, got nan$", spiral, gaussian_noise=math.nan)
+    refused("^noise_on must be 'both' or 'hard', got 'easy'$", spiral, noise_on="easy")
+    refused("^n must be at least 1, got 0 for the train set$", spiral, n=0)
+    for distributions, seeds in (([SpiralDistribution()] * 2, [0]), (SpiralDistribution(), [])):
+        refused(r"distributions for \d seeds; give one distribution, or one for each", draw, distributions, seeds)
 
 
 def test_what_is_said_of_the_data_is_true_of_its_noise():

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from evenly import EvenlyError
 from evenly.data import Texts, load
 from evenly.data.tables import table
 
@@ -98,20 +97,14 @@ def test_a_column_that_groups_or_is_called_an_attribute_is_no_feature(tmp_path):
     assert table(tmp_path / "people.csv", attributes="", groups="label").train.attributes == {}
 
 
-def test_missing_numbers_are_refused_by_line_or_become_the_training_mean(tmp_path):
+def test_missing_numbers_are_refused_by_line_or_become_the_training_mean(tmp_path, refused):
     rows = numbers(tmp_path / "people.csv")
     rows[2]["age"], rows[5]["pay"], rows[30]["age"] = "", "NA", "nan"
     path = write(tmp_path / "people.csv", rows)
-    with pytest.raises(
-        EvenlyError, match=r"3 rows of .* lack a number \(lines 4, 7, 32; first 'age'\); fill them in, .*"
-    ):
-        table(path)
+    refused(r"3 rows of .* lack a number \(lines 4, 7, 32; first 'age'\); fill them in, .*", table, path)
     one = [row if i == 2 else row | {"age": row["age"] or "1", "pay": "1"} for i, row in enumerate(rows)]
     one[30]["age"] = "1"
-    with pytest.raises(
-        EvenlyError, match=r"line 4 of .*one.csv lacks a number \('age'\); fill it in, remove the row, or"
-    ):
-        table(write(tmp_path / "one.csv", one))
+    refused(r"line 4 of .*one.csv lacks a number \('age'\); fill it in, re", table, write(tmp_path / "one.csv", one))
     data = table(path, missing="mean")
     there = [float(row["age"]) for row in rows if row["split"] == "train" and row["age"] not in ("", "nan")]
     assert math.isclose(data.mean[0], sum(there) / len(there), rel_tol=1e-12)
@@ -130,20 +123,17 @@ def test_whole_labels_and_drawn_splits(tmp_path):
     assert table(path).fingerprint() == same.fingerprint() != other.fingerprint()
 
 
-def test_a_folder_or_a_name_is_read_as_what_its_table_holds(tmp_path):
+def test_a_folder_or_a_name_is_read_as_what_its_table_holds(tmp_path, refused):
     (tmp_path / "texts").mkdir()
     reviews(tmp_path / "texts" / "metadata.csv")
     assert isinstance(load(tmp_path / "texts").train.inputs, Texts)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "metadata.csv").write_text("filename,label\na.png,a\nb.png,b\n")
-    with pytest.raises(EvenlyError, match=r"\(found: 'filename'\); .* or call that of image files 'file'"):
-        load(tmp_path / "photos")
+    refused(r"\(found: 'filename'\); .* or call that of image files 'file'", load, tmp_path / "photos")
     numbers(tmp_path / "people.csv")
     assert load(str(tmp_path / "people.csv"), label="city", groups="none").class_names == ["oslo", "rome"]
-    with pytest.raises(EvenlyError, match="no option of a table is called 'lable'; did you mean 'label'"):
-        load(tmp_path / "people.csv", lable="city")
-    with pytest.raises(EvenlyError, match="missing 'zero' cannot be used; give 'refuse' or 'mean'"):
-        load(tmp_path / "people.csv", missing="zero")
+    refused("no option of a table is called 'lable'; did you mean 'label'", load, tmp_path / "people.csv", lable="city")
+    refused("missing 'zero' cannot be used; give 'refuse' or 'mean'", load, tmp_path / "people.csv", missing="zero")
 
 
 # Texts
@@ -186,11 +176,10 @@ def test_overlapping_groups_of_columns_of_yes_and_no(tmp_path):
         assert split.groups.bincount(minlength=8).min() >= 1
 
 
-def test_a_change_of_a_text_changes_the_fingerprint():
+def test_a_change_of_a_text_changes_the_fingerprint(refused):
     assert Texts(["ab", "c"]).fingerprint() != Texts(["a", "bc"]).fingerprint()
     assert Texts(["ab", "c"]).fingerprint() == Texts(["ab", "c"]).fingerprint()
-    with pytest.raises(EvenlyError, match="texts must be strings, got a float at 1"):
-        Texts(["a", 2.0])
+    refused("texts must be strings, got a float at 1", Texts, ["a", 2.0])
 
 
 def test_columns_of_other_names_and_packed_files(tmp_path):

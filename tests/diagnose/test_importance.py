@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import evenly
 from evenly import EvenlyError, Split
 from evenly.diagnose.importance import from_logits, gini, importance_map, importance_weights, lorenz
-from evenly.engine import losses
+from evenly.engine.losses import losses
 
 
 def samples(n: int = 30, classes: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from evenly.subjects import subjects
 from torch import Tensor, nn
 
 import evenly
 from evenly import Data, EvenlyError, Split
 from evenly.diagnose.recording import Recorder, record_checkpoints
-from evenly.subjects import subjects
 
 EVERYTHING: dict[str, Any] = {"forgetting": True, "probes": ["a"], "importance": 0.1, "l1": True, "every": 2}
 QUICK: dict[str, Any] = {"epochs": 6, "batch_size": 20, "lr": 1.0, "device": "cpu"}
@@ -91,8 +91,8 @@ def test_recording_changes_nothing_else_in_a_run() -> None:
 
 @pytest.fixture
 def every_epoch_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenly.engine.loop.CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr("evenly.engine.loop.CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr("evenly.engine.checkpoints.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("evenly.engine.checkpoints.CHECKPOINT_SHARE", 1e9)
 
 
 @pytest.mark.usefixtures("every_epoch_kept")

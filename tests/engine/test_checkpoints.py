@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -54,6 +56,58 @@ def test_a_checkpoint_that_is_none_is_refused_in_one_line_and_not_executed(tmp_p
         checkpoints.load("final")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "exploded").exists()
+
+
+@pytest.fixture
+def saves(monkeypatch):
+    """The epochs that were saved, each saving taking a while."""
+    epochs, write = [], Checkpoints._write
+
+    def slow(self, stage, state, sync):
+        epochs.append(state["epoch"])
+        time.sleep(0.03)
+        write(self, stage, state, sync)
+
+    monkeypatch.setattr(Checkpoints, "_write", slow)
+    return epochs
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "pause", "expected"),
+    [
+        ("CHECKPOINT_SHARE", 0.01, 0.0, [1, 6]),  # 0.03 s of writing in 3 s
+        ("CHECKPOINT_SHARE", 0.9, 0.05, [1, 2, 3, 4, 5, 6]),  # long epochs save every time
+        ("CHECKPOINT_SECONDS", 5.0, 0.0, [1, 6]),
+    ],
+)
+def test_short_epochs_share_a_checkpoint(fit, net, problem, saves, monkeypatch, tmp_path, name, value, pause, expected):
+    monkeypatch.setattr(f"evenly.engine.checkpoints.{name}", value)
+    engine = fit(epochs=6, checkpoints=Checkpoints(tmp_path))
+    engine(net, problem(), before_epoch=lambda epoch, optimizer: time.sleep(pause))
+    assert saves == expected
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 6
+
+
+def test_a_run_that_is_stopped_between_checkpoints_ends_in_the_same_weights(
+    fit, net, problem, saves, monkeypatch, tmp_path
+):
+    def run(**how):
+        done = fit(epochs=6, batch_size=6, **how)(copy.deepcopy(net), problem())
+        return torch.cat([p.detach().flatten() for p in done.model.parameters()]), done.history
+
+    def stop(share, note):
+        if share > 0.6:
+            raise InterruptedError
+
+    monkeypatch.setattr("evenly.engine.checkpoints.CHECKPOINT_SHARE", 0.01)
+    (straight, history) = run()
+    with pytest.raises(InterruptedError):
+        run(checkpoints=Checkpoints(tmp_path), progress=stop)
+    assert saves == [1]
+    weights, its_history = run(checkpoints=Checkpoints(tmp_path))
+    assert saves == [1, 2, 6]
+    assert torch.equal(weights, straight)
+    assert its_history == history
 
 
 ROWS = [{"stage": "early", "epoch": 1}, {"stage": "final", "epoch": 1, "x": 0.1}, {"stage": "final", "epoch": 2}]

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-import evenly
 from evenly.data import Data
 from evenly.data.augment import Augment
-from evenly.engine import Fit, captured
+from evenly.engine import Checkpoints, Objective, captured
 from evenly.engine.batches import gathered
 from evenly.engine.side_by_side import side_by_side
 from evenly.errors import EvenlyError
@@ -47,18 +46,21 @@ def weights_of(run):
     return torch.cat([value.detach().float().flatten().cpu() for value in run.model.state_dict().values()])
 
 
-def fitted(data, optimizer="sgd", capture=True, epochs=3, model=None, **settings):
-    engine = Fit(
-        epochs, builder(optimizer, lr=0.05, weight_decay=1e-3) if isinstance(optimizer, str) else optimizer,
-        batch_size=32, device=CUDA, capture=capture, **{"precision": "float32", "augment": "basic"} | settings,
-    )  # fmt: skip
-    return engine(network() if model is None else model, data)
+@pytest.fixture
+def fitted(fit):
+    def run(data, optimizer="sgd", model=None, objective=None, **settings):
+        optimizer = builder(optimizer, lr=0.05, weight_decay=1e-3) if isinstance(optimizer, str) else optimizer
+        settings = {"batch_size": 32, "precision": "float32", "augment": "basic"} | settings
+        engine = fit(optimizer=optimizer, device=CUDA, **settings)
+        return engine(network() if model is None else model, data, objective=objective)
+
+    return run
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_recorded_run_ends_where_the_plain_one_does(data, optimizer, compiled, monkeypatch):
-    monkeypatch.setattr("evenly.engine.loop.COMPILE_STEPS", 0 if compiled else 10**9)
+def test_a_recorded_run_ends_where_the_plain_one_does(fitted, data, optimizer, compiled, monkeypatch):
+    monkeypatch.setattr("evenly.engine.captured.COMPILE_STEPS", 0 if compiled else 10**9)
     recorded, plain = fitted(data, optimizer), fitted(data, optimizer, capture=False)
     assert recorded.step == ("captured" if compiled else "captured: too few steps to be worth it")
     assert plain.step == "plain: capture is off"
@@ -70,52 +72,38 @@ def test_a_recorded_run_ends_where_the_plain_one_does(data, optimizer, compiled,
         assert ours["examples"] == theirs["examples"] == 150
 
 
-def test_an_objective_with_a_state_and_a_rate_that_changes_are_recorded_too(data):
+def test_an_objective_with_a_state_and_a_rate_that_changes_are_recorded_too(fit, data):
+    settings = {"epochs": 4, "schedule": lambda progress: 1 - progress, "batch_size": 32, "precision": "float32"}
     runs = []
     for capture in (True, False):
-        engine = Fit(
-            4, builder("sam", lr=0.05), lambda progress: 1 - progress, 32, device=CUDA, capture=capture,
-            precision="float32",
-        )  # fmt: skip
+        engine = fit(optimizer=builder("sam", lr=0.05), device=CUDA, capture=capture, **settings)
         runs.append(group_dro(network, data, engine))
     assert runs[0].step.startswith("captured")
     torch.testing.assert_close(weights_of(runs[0]), weights_of(runs[1]), atol=2e-3, rtol=2e-3)
     assert [row["lr"] for row in runs[0].history] == pytest.approx([row["lr"] for row in runs[1].history])
 
 
-def test_weights_of_examples_are_recorded_too(data):
-    weights = torch.rand(150)
-    engine = Fit(3, builder("sgd"), batch_size=32, device=CUDA, precision="float32")
-    recorded = engine(network(), data, weights=weights)
-    plain = engine(network(), data, weights=weights, capture=False)
+def test_weights_of_examples_are_recorded_too(fitted, data):
+    weighted = Objective(weights=torch.rand(150))
+    recorded = fitted(data, augment="none", objective=weighted)
+    plain = fitted(data, augment="none", objective=weighted, capture=False)
     torch.testing.assert_close(weights_of(recorded), weights_of(plain), atol=5e-4, rtol=5e-4)
-    assert (weights_of(recorded) - weights_of(engine(network(), data))).abs().max() > 1e-3
+    assert (weights_of(recorded) - weights_of(fitted(data, augment="none"))).abs().max() > 1e-3
 
 
-def test_a_run_taken_up_again_goes_on_where_it_stopped(data, tmp_path):
-    settings = dict(
-        data=data,
-        model="convnet",
-        optimizer="sam",
-        epochs=6,
-        batch_size=32,
-        precision="float32",
-        device="cuda",
-        lr=0.01,
-    )
-    straight = evenly.train(**settings)
+def test_a_run_taken_up_again_goes_on_where_it_stopped(fitted, data, tmp_path):
+    settings = {"data": data, "optimizer": builder("sam", lr=0.01), "epochs": 6}
+    straight = fitted(**settings)
 
     def stop(share, note):
         if share >= 0.5:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        evenly.train(**settings, out=tmp_path / "run", progress=stop)
-    resumed = evenly.train(**settings, out=tmp_path / "run")
+        fitted(**settings, checkpoints=Checkpoints(tmp_path), progress=stop)
+    resumed = fitted(**settings, checkpoints=Checkpoints(tmp_path))
     assert resumed.step.startswith("captured")
     torch.testing.assert_close(weights_of(resumed), weights_of(straight), atol=3e-3, rtol=3e-3)
-    on_cpu = evenly.experiment.reopen(tmp_path / "run", data)[0]
-    torch.testing.assert_close(weights_of(on_cpu), weights_of(resumed))
 
 
 class Reads(nn.Module):
@@ -129,7 +117,7 @@ class Reads(nn.Module):
         return self.inner(x) * (1.0 if x.sum().item() > -1e9 else 2.0)
 
 
-def test_what_cannot_be_recorded_is_trained_plainly_and_says_why(data):
+def test_what_cannot_be_recorded_is_trained_plainly_and_says_why(fitted, data):
     class Streamed(torch.utils.data.Dataset):
         targets = data.train.labels
 
@@ -143,7 +131,7 @@ def test_what_cannot_be_recorded_is_trained_plainly_and_says_why(data):
     assert reading.step.startswith("plain: ")
     assert reading.history[-1]["train_loss"] < reading.history[0]["train_loss"]
     assert "one by one" in fitted(Data(train=Streamed())).step
-    assert "whole training set" in Fit(2, "sgd", batch_size=None, device=CUDA)(network(), data).step
+    assert "whole training set" in fitted(data, batch_size=None).step
     assert "RMSprop" in fitted(data, lambda params: torch.optim.RMSprop(params, lr=1e-3)).step
     assert "Adam is not capturable" in fitted(data, torch.optim.Adam).step
     assert "dampening" in fitted(data, lambda params: torch.optim.SGD(params, 0.1, 0.9, dampening=0.5)).step
@@ -151,7 +139,7 @@ def test_what_cannot_be_recorded_is_trained_plainly_and_says_why(data):
     assert "20 examples" in fitted(few).step
 
 
-def test_images_compute_in_bfloat16_unless_float32_is_asked_for(data):
+def test_images_compute_in_bfloat16_unless_float32_is_asked_for(fitted, data):
     auto, exact = fitted(data, precision="auto"), fitted(data, precision="float32")
     assert 0 < (weights_of(auto) - weights_of(exact)).abs().max() < 0.5
     outputs = auto.outputs(data.test)
@@ -172,7 +160,7 @@ def test_compiled_augmentation_gives_the_same_pixels(data):
         assert ((both[0] - both[1]).abs() > 1e-6).float().mean() < 1e-3
 
 
-def test_seeds_side_by_side_are_what_they_are_alone(data):
+def test_seeds_side_by_side_are_what_they_are_alone(fitted, data):
     many = Data(train=(data.train.inputs.repeat(12, 1, 1, 1), data.train.labels.repeat(12)))  # several turns an epoch
 
     def run(seed):
@@ -193,7 +181,7 @@ def test_memory_that_does_not_suffice_is_said_with_the_setting_to_lower():
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_nothing_is_read_back_within_an_epoch(data):
+def test_nothing_is_read_back_within_an_epoch(fitted, data):
     torch.cuda.set_sync_debug_mode("warn")
     counts = []
     try:

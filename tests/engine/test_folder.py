@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from evenly.engine.folder import Folder
+
 from evenly.errors import EvenlyError
 from evenly.files import atomic, read_json, write_json
 

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-
 from evenly.engine.folder import Folder
+
 from evenly.errors import EvenlyError
 
 HOLD = """

@@ -15,7 +15,6 @@ from torch import nn
 from evenly.data import Data, Everything, Upsample
 from evenly.engine import Checkpoints, Objective
 from evenly.errors import EvenlyError
-from evenly.experiment import train
 from evenly.optim import SAM
 
 
@@ -307,22 +306,3 @@ def test_data_without_groups(fit, net):
         net, data, objective=Objective(lambda losses, batch, state: groups.append(batch.group) or losses.mean())
     )
     assert groups == [None]
-
-
-def test_short_epochs_share_a_checkpoint_and_resume_exactly(tmp_path, monkeypatch):
-    monkeypatch.setattr("evenly.engine.checkpoints.CHECKPOINT_SECONDS", 3600.0)
-    settings = {"data": "patches", "data_options": {"n": 40}, "epochs": 9}
-
-    def interrupt(share, note):
-        if note.startswith("final epoch 5"):
-            raise KeyboardInterrupt
-
-    whole = train(**settings)
-    with pytest.raises(KeyboardInterrupt):
-        train(**settings, out=tmp_path / "run", progress=interrupt)
-    saved = torch.load(tmp_path / "run/checkpoint/final.pt", weights_only=True)["epoch"]
-    resumed = train(**settings, out=tmp_path / "run")
-    assert saved == 1
-    assert torch.equal(whole.model.filters, resumed.model.filters)
-    assert [row["epoch"] for row in resumed.history] == list(range(1, 10))
-    assert (tmp_path / "run/metrics.jsonl").read_text().count("\n") == 9

@@ -134,7 +134,7 @@ def test_settings_by_the_names_of_skorch(data):
     groups = [("net.3.*", {"rho": 0.7})]
     net = make(optimizer__param_groups=groups).initialize()
     assert [group["rho"] for group in net.optimizer_.param_groups] == [0.7, 0.3]
-    with pytest.raises(EvenlyError, match=r"rho=-1.* must be a finite number > 0"):
+    with pytest.raises(EvenlyError, match=r"`rho` of SAM must be a finite number above 0, got -1"):
         make(optimizer__rho=-1).fit(*data)
 
 

@@ -12,6 +12,7 @@ from evenly import Data
 from evenly.engine import Fit
 from evenly.methods import METHODS
 from evenly.optim.registry import builder
+from evenly.settings import Execution, Settings
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
@@ -35,16 +36,17 @@ def network(draw: int = 0) -> nn.Module:
 def test_a_recorded_run_ends_where_the_plain_one_does(
     method: str, optimizer: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evenly.engine.loop.COMPILE_STEPS", 0 if compiled else 10**9)
+    monkeypatch.setattr("evenly.engine.captured.COMPILE_STEPS", 0 if compiled else 10**9)
     draw = torch.Generator().manual_seed(1)
     y = torch.randint(2, (160,), generator=draw)
     x = torch.randint(0, 200, (160, 3, 8, 8), generator=draw, dtype=torch.uint8)
     x[torch.arange(160), y] += 40
     data = Data((x, y, 2 * y + torch.randint(2, (160,), generator=draw)))
-    runs = []
+    settings, runs = Settings(epochs=3, batch_size=32, precision="float32"), []
     for capture in (True, False):
         build = builder(optimizer, lr=0.02)
-        fit = Fit(3, build, batch_size=32, device=torch.device("cuda"), capture=capture, precision="float32")
+        execution = Execution(capture=capture)
+        fit = Fit(settings, build, device=torch.device("cuda"), execution=execution)
         runs.append(METHODS[method](network, data, fit, **METHODS_WITH_OPTIONS[method]))
     recorded, plain = runs
     assert recorded.step.startswith("captured")

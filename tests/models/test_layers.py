@@ -11,13 +11,6 @@ from evenly.models import MLP, VGG, DenseNet, MobileNetV2, PreActResNet, ResNet,
 from evenly.models.resnet import BasicBlock, Bottleneck
 
 
-@pytest.fixture(autouse=True)
-def _same_weights_every_time():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 class Written:
     """A network's state dict, and the operations of the papers by the names in it."""
 
@@ -199,30 +192,3 @@ def test_dropout_of_the_mlp_follows_each_relu():
         assert float((outputs == 0).double().mean()) == pytest.approx(0.1, abs=0.03)
     layers = [layer for layer in model.eval() if not isinstance(layer, nn.Dropout)]
     assert torch.equal(model(x), nn.Sequential(*layers)(x))
-
-
-@pytest.mark.parametrize(
-    ("model", "names"),
-    [
-        (
-            ResNet(3, 4, BasicBlock, (1, 1, 1, 1), width=4),
-            ["conv1", "bn1", "layer1.0.conv1", "layer1.0.bn2", "layer2.0.downsample.0", "layer2.0.downsample.1", "fc"],
-        ),
-        (
-            ResNet(3, 4, Bottleneck, (1, 1, 1, 1), width=4),
-            ["layer1.0.conv3", "layer1.0.bn3", "layer1.0.downsample.0", "layer4.0.conv2", "fc"],
-        ),
-        (
-            DenseNet(3, 4, "imagenet", (1, 1, 1, 1), growth=4),
-            [
-                "features.conv0", "features.norm0", "features.denseblock1.denselayer1.norm1",
-                "features.denseblock4.denselayer1.conv2", "features.transition3.norm", "features.transition3.conv",
-                "features.norm5", "classifier",
-            ],
-        ),
-        (VGG(3, 4), ["features.0", "features.1", "features.49", "features.50"]),
-    ],
-)  # fmt: skip
-def test_state_dict_names_are_torchvisions(model, names):
-    for name in names:
-        assert f"{name}.weight" in model.state_dict()

@@ -2,23 +2,15 @@
 
 import math
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from evenly import Data, EvenlyError
+from evenly import Data
 from evenly.experiment import scaled
 from evenly.models import MLP, MODELS, ConvNet, CubicCNN, factory
-
-
-@pytest.fixture(autouse=True)
-def _same_weights_every_time():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
 
 
 def cubic(bias, filters=5, dimension=4):
@@ -41,6 +33,7 @@ def test_cubic_is_the_double_sum(bias):
         for example in x.tolist()
     ]
     assert model(x).tolist() == pytest.approx(by_hand, rel=1e-12)
+    torch.testing.assert_close(model(x[:, [2, 0, 1]]), model(x), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -55,12 +48,7 @@ def test_cubic_gradient_is_the_formula(bias):
     torch.testing.assert_close(model.filters.grad, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_cubic_ignores_the_order_of_patches():
-    model, x = cubic(True), inputs(6, 3, 4)
-    torch.testing.assert_close(model(x[:, [2, 0, 1]]), model(x), rtol=1e-12, atol=1e-12)
-
-
-def test_two_logits_of_the_authors_code_are_this_network_up_to_signs():
+def test_two_logits_of_the_authors_code_are_this_network_up_to_signs(refused):
     model, x = cubic(True, filters=6), inputs(6, 3, 4)
     z = (x @ model.filters.T + model.bias) ** 3
     flipped = CubicCNN(4, 6, bias=True).double()
@@ -70,6 +58,7 @@ def test_two_logits_of_the_authors_code_are_this_network_up_to_signs():
         flipped.bias.copy_(model.bias * sign)
     difference = z[..., :3].sum((1, 2)) - z[..., 3:].sum((1, 2))
     torch.testing.assert_close(flipped(x), difference, rtol=1e-12, atol=1e-12)
+    refused("init must be 'normal' or 'uniform', got 'zeros'", CubicCNN, 4, init="zeros")
 
 
 @pytest.mark.parametrize(("sigma_0", "expected"), [(None, 0.1 / math.sqrt(50)), (0.3, 0.3)])
@@ -89,11 +78,6 @@ def test_cubic_uniform_initialisation_is_torchs_scaled(scale, bound):
     for values in (model.filters.detach().double(), model.bias.detach().double()):
         assert 0.99 * bound < float(values.abs().max()) <= bound * (1 + 1e-6)
         assert float(values.std()) == pytest.approx(bound / math.sqrt(3), rel=5 / math.sqrt(values.numel()))
-
-
-def test_cubic_refuses_an_initialisation_that_is_not_there():
-    with pytest.raises(EvenlyError, match="init must be 'normal' or 'uniform', got 'zeros'"):
-        CubicCNN(4, init="zeros")
 
 
 def test_mlp_is_the_composition_of_its_layers():
@@ -147,11 +131,6 @@ def test_the_seed_alone_decides_the_weights_of_a_named_model(name):
     assert not torch.equal(weights(4), first)
 
 
-@pytest.mark.parametrize(("asked", "listed"), [("preact-resnet18", "preact_resnet18"), ("cubic_cnn", "cubic-cnn")])
-def test_hyphens_and_underscores_are_the_same(asked, listed):
-    assert factory(asked, (3, 32, 32), 2, 0)[1] == listed
-
-
 @pytest.mark.parametrize("model", ["mlp", lambda: nn.Sequential(nn.Linear(5, 2), nn.Dropout())])
 def test_building_leaves_the_global_random_state_alone(model):
     before = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
@@ -174,74 +153,70 @@ def test_the_fresh_copies_of_a_given_module_share_nothing_with_it():
     assert all(torch.equal(fresh().state_dict()[key], value) for key, value in kept.items())
 
 
-def test_options_reach_a_named_model():
+def test_options_reach_a_named_model_and_hyphens_are_underscores():
     model = factory("mlp", (2, 3), 4, 0, hidden=(7,))[0]()
     assert [tuple(p.shape) for p in model.parameters()] == [(7, 6), (7,), (4, 7), (4,)]
     assert factory("cubic-cnn-bias", (3, 50), 2, 0)[0]().bias is not None
+    for name, listed in (("preact-resnet18", "preact_resnet18"), ("cubic_cnn", "cubic-cnn")):
+        assert factory(name, (3, 32, 32), 2, 0)[1] == listed
 
 
-@pytest.mark.parametrize(
-    ("model", "shape", "classes", "message"),
-    [
-        ("mpl", (5,), 2, "no model is called 'mpl'; did you mean 'mlp'"),
-        ("cubic-cnn", (3, 50), 3, "cubic-cnn takes patches"),
-        ("cubic-cnn", (50,), 2, "cubic-cnn takes patches"),
-        ("convnet", (50,), 2, r"convnet takes images \(C, H, W\), got inputs \(50,\)"),
-        (3, (5,), 2, "a model must be a name, .* got a int"),
-        (lambda: "a network", (5,), 2, "returned a str; it must build a torch.nn.Module"),
-    ],
-)
-def test_factory_refuses(model, shape, classes, message):
-    with pytest.raises(EvenlyError, match=message):
-        factory(model, shape, classes, 0)[0]()
+REFUSED = [
+    ("mpl", (5,), 2, "no model is called 'mpl'; did you mean 'mlp'"),
+    ("cubic-cnn", (3, 50), 3, "cubic-cnn takes patches"),
+    ("cubic-cnn", (50,), 2, "cubic-cnn takes patches"),
+    ("convnet", (50,), 2, r"convnet takes images \(C, H, W\), got inputs \(50,\)"),
+    (3, (5,), 2, "a model must be a name, .* got a int"),
+    (lambda: "a network", (5,), 2, "returned a str; it must build a torch.nn.Module"),
+]
+STRANGE = [
+    *(("cubic-cnn", options) for options in ({"filters": -1}, {"filters": 0}, {"sigma_0": -1.0})),
+    *(("mlp", options) for options in ({"dropout": 2.5}, {"hidden": [0]}, {"hiden": [3]})),
+    *(("convnet", {"width": width}) for width in (0, -1, 2.5)),
+    ("vgg19", {"stages": "a"}),
+    ("densenet121", {"growth": 0}),
+    ("vit_s", {"heads": 0}),
+    ("resnet18", {"blocks": []}),
+    ("mobilenet_v2", {"dropout": -1}),
+]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_says_in_a_line_what_it_is(name):
-    make, summary = MODELS[name]
-    assert isinstance(make, Callable)
-    assert summary
-    assert "\n" not in summary
+@pytest.mark.parametrize(("model", "shape", "classes", "message"), REFUSED)
+def test_refused_models(model, shape, classes, message, refused, built):
+    refused(message, built, model, shape, classes, 0)
 
 
-@pytest.mark.parametrize(
-    ("model", "options"),
-    [
-        ("cubic-cnn", {"filters": -1}),
-        ("cubic-cnn", {"filters": 0}),
-        ("cubic-cnn", {"sigma_0": -1.0}),
-        ("mlp", {"dropout": 2.5}),
-        ("mlp", {"hidden": [0]}),
-        ("convnet", {"width": 0}),
-        ("convnet", {"width": -1}),
-        ("convnet", {"width": 2.5}),
-        ("vgg19", {"stages": "a"}),
-        ("densenet121", {"growth": 0}),
-        ("vit_s", {"heads": 0}),
-        ("resnet18", {"blocks": []}),
-        ("mobilenet_v2", {"dropout": -1}),
-    ],
-)
-def test_options_that_make_no_network_are_said_in_a_line(model, options):
+@pytest.mark.parametrize(("model", "options"), STRANGE)
+def test_refused_options(model, options, refused, built):
     shape = {"cubic-cnn": (3, 5), "mlp": (3,)}.get(model, (3, 32, 32))
-    with pytest.raises(EvenlyError, match=r"with options \{.*see its docstring") as refusal:
-        factory(model, shape, 2, 0, **options)[0]()
-    assert "\n" not in str(refusal.value)
+    refused(r"with options \{.*see its docstring", built, model, shape, 2, 0, **options)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(5, 2), lambda: nn.Linear(5, 2)])
+def test_options_are_for_a_model_by_name(model, refused, built):
+    refused("model option 'hiden' is for a model by name", built, model, (5,), 2, 0, hiden=(3,))
+
+
+def test_every_model_says_in_a_line_what_it_is():
+    for make, summary in MODELS.values():
+        assert callable(make)
+        assert summary
+        assert "\n" not in summary
+
+
+IMAGES = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
 
 
 def test_images_can_lose_their_mean_alone():
-    images = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
-    fresh = factory("convnet", (3, 8, 8), 2, 5)[0]
-    x = images.float() / 255
+    fresh, x = factory("convnet", (3, 8, 8), 2, 5)[0], IMAGES.float() / 255
     less = x - x.double().mean((0, 2, 3), keepdim=True).float()
-    found = scaled(fresh, "convnet", Data((images, torch.arange(8) % 2)), "mean")().eval()(x)
-    torch.testing.assert_close(found, fresh().eval()(less), rtol=1e-4, atol=1e-6)
+    outputs = scaled(fresh, "convnet", Data((IMAGES, torch.arange(8) % 2)), "mean")().eval()(x)
+    torch.testing.assert_close(outputs, fresh().eval()(less), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("normalise", ["none", "data"])
 def test_a_seed_has_other_draws_of_the_same_network(normalise):
-    images = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
-    data = Data((images, torch.arange(8) % 2))
+    data = Data((IMAGES, torch.arange(8) % 2))
     fresh = scaled(factory("convnet", (3, 8, 8), 2, 5)[0], "convnet", data, normalise)
     first, again, other, same = (next(fresh(*draw).parameters()) for draw in ((), (0,), (1,), (1,)))
     assert torch.equal(first, again)

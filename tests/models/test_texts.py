@@ -8,7 +8,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import nn
 
 import evenly
-from evenly import EvenlyError
 from evenly.data import Data, Split, Texts
 from evenly.models import BagOfWords, encoded, factory
 from evenly.models.texts import Vocabulary, bag_of_words, words_of
@@ -60,14 +59,13 @@ def counted(monkeypatch):
 
 
 def test_the_arms_of_a_comparison_encode_once(counted, monkeypatch):
-    sought = []
-    fitted = Vocabulary._fitted.__func__
-    monkeypatch.setattr(Vocabulary, "_fitted", classmethod(lambda *given: sought.append(1) or fitted(*given)))
+    fits, fitted = [], Vocabulary._fitted.__func__
+    monkeypatch.setattr(Vocabulary, "_fitted", classmethod(lambda *given: fits.append(1) or fitted(*given)))
     monkeypatch.setattr("evenly.models.texts._VOCABULARIES", {})
     table = evenly.compare("bag_of_words", data(), ["erm", "lff"], ["sgd", "sam"], seeds=2, epochs=1)
     assert len(table.rows) >= 8
     assert counted == [8, 3]  # the training texts and those of the test
-    assert sought == [1]
+    assert fits == [1]
 
 
 def test_what_encodes_otherwise_encodes_anew(counted):
@@ -176,56 +174,39 @@ def test_a_network_of_the_users_own_reads_texts_by_its_encode():
     assert run.results["test"]["accuracy"] == float((expected.argmax(1) == torch.tensor([1, 0, 0])).double().mean())
 
 
-@pytest.mark.parametrize(
-    ("model", "given", "options", "message"),
-    [
-        ("mlp", None, {}, "mlp cannot read texts; use bag_of_words, or hf:FOLDER for a model of transformers"),
-        ("convnet", None, {}, "convnet cannot read texts"),
-        (nn.Linear(3, 2), None, {}, r"Linear cannot read texts: it has no method encode\(texts\); add one that"),
-        (
-            "bag_of_words",
-            (torch.randn(4, 3), [0, 1, 0, 1]),
-            {},
-            r"reads texts, got numbers of shape \(3,\)",
-        ),
-        ("bag_of_words", None, {"min_count": 9}, "no word is in 9 of the 8 training texts .*; lower min_count"),
-        ("bag_of_words", None, {"min_cuont": 9}, "bag_of_words cannot be built with options .*min_cuont"),
-        ("bag_of_wodrs", None, {}, "no model is called 'bag_of_wodrs'; did you mean 'bag_of_words'"),
-        (
-            "hf:nowhere",
-            None,
-            {},
-            "'nowhere' holds no config.json; give a folder that a model's save_pretrained has written",
-        ),
-    ],
-)
-def test_models_and_data_that_do_not_go_together_are_refused(model, given, options, message):
-    with pytest.raises(EvenlyError, match=message) as refusal:
-        evenly.train(model, given or data(), epochs=1, model_options=options, device="cpu")
-    assert "\n" not in str(refusal.value)
+NUMBERS = (torch.randn(4, 3), [0, 1, 0, 1])
+REFUSED = [
+    ("mlp", None, {}, "mlp cannot read texts; use bag_of_words, or hf:FOLDER for a model of transformers"),
+    ("convnet", None, {}, "convnet cannot read texts"),
+    (nn.Linear(3, 2), None, {}, r"Linear cannot read texts: it has no method encode\(texts\); add one that"),
+    ("bag_of_words", NUMBERS, {}, r"reads texts, got numbers of shape \(3,\)"),
+    ("bag_of_words", None, {"min_count": 9}, "no word is in 9 of the 8 training texts .*; lower min_count"),
+    ("bag_of_words", None, {"min_cuont": 9}, "bag_of_words cannot be built with options .*min_cuont"),
+    ("bag_of_words", None, {"max_length": "abc"}, "max_length must be a whole number of at least 1, got 'abc'"),
+    ("bag_of_words", None, {"max_length": 0}, "max_length must be .*, got 0"),
+    ("bag_of_words", None, {"hidden": -5}, "hidden must be a list of widths, .*, got -5"),
+    ("bag_of_words", None, {"hidden": [4, 0]}, r"hidden must be .*, got \[4, 0\]"),
+    ("bag_of_words", None, {"min_count": 0}, "min_count must be a whole number of at least 1, got 0"),
+    ("bag_of_words", None, {"max_words": -1}, "max_words must be a whole number of at least 1, got -1"),
+    ("bag_of_wodrs", None, {}, "no model is called 'bag_of_wodrs'; did you mean 'bag_of_words'"),
+    (
+        "hf:nowhere",
+        None,
+        {},
+        "'nowhere' holds no config.json; give a folder that a model's save_pretrained",
+    ),
+]
 
 
-def test_transformers_are_asked_for_where_they_are_not_installed(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("model", "numbers", "options", "message"), REFUSED)
+def test_refusals(model, numbers, options, message, refused):
+    settings = {"data": numbers or data(), "model": model, "model_options": options}
+    refused(message, evenly.train, **settings, epochs=1, device="cpu")
+
+
+def test_transformers_are_asked_for_where_they_are_not_installed(tmp_path, monkeypatch, refused):
     for file in ("config.json", "tokenizer.json", "model.safetensors"):
         (tmp_path / file).write_text("{}")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(
-        EvenlyError, match=r"needs transformers .*; run: pip install 'evenly\[transformers\]', or use bag"
-    ):
-        evenly.train(f"hf:{tmp_path}", data(), epochs=1)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"max_length": "abc"}, "max_length must be a whole number of at least 1, got 'abc'"),
-        ({"max_length": 0}, "max_length must be .*, got 0"),
-        ({"hidden": -5}, "hidden must be a list of widths, .*, got -5"),
-        ({"hidden": [4, 0]}, r"hidden must be .*, got \[4, 0\]"),
-        ({"min_count": 0}, "min_count must be a whole number of at least 1, got 0"),
-        ({"max_words": -1}, "max_words must be a whole number of at least 1, got -1"),
-    ],
-)
-def test_options_that_leave_nothing_to_read_are_refused(options, said):
-    with pytest.raises(EvenlyError, match=said):
-        bag_of_words(["a b", "a c"], 2, **options)()
+    message = r"needs transformers .*; run: pip install 'evenly\[transformers\]', or use bag"
+    refused(message, evenly.train, data=data(), model=f"hf:{tmp_path}", epochs=1)

@@ -1,4 +1,4 @@
-"""The oracle: steps written out in full, on dictionaries of tensors, with no optimizer of torch's or ours."""
+"""Shared fixtures, and the oracle: steps written out in full on dictionaries of tensors, without any optimizer."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from evenly.optim import ASAM, LSAM, SAM, RandomPerturbation
+
 Named = dict[str, Tensor]
+WRAPPERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sam": lambda base, model, **options: SAM(base, rho=0.1, **options),
+    "asam": lambda base, model, **options: ASAM(base, rho=0.7, eta=0.02, model=model, **options),
+    "lsam": lambda base, model, **options: LSAM(base, params=model[-1].parameters(), rho=0.3, **options),
+    "random": lambda base, model, **options: RandomPerturbation(base, sigma=0.05, **options),
+}
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(5, 3), (5,)),
-    "deep": (
-        lambda: nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 6), nn.GELU(), nn.Linear(6, 3)),
-        (5,),
-    ),
-    "conv": (
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Softplus(), nn.Flatten(), nn.Linear(4 * 2 * 2, 3)),
-        (2, 4, 4),
-    ),
-    "norm": (
-        lambda: nn.Sequential(nn.Linear(5, 6, bias=False), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)),
-        (5,),
-    ),
+    "deep": (lambda: nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 6), nn.GELU(), nn.Linear(6, 3)), (5,)),
+    "conv": (lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Softplus(), nn.Flatten(), nn.Linear(16, 3)), (2, 4, 4)),
+    "norm": (lambda: nn.Sequential(nn.Linear(5, 6, bias=False), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)), (5,)),
 }
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross-entropy": nn.functional.cross_entropy,
@@ -62,6 +61,27 @@ def hand_update(base: str, w: Tensor, g: Tensor, state: dict[str, Any], group: d
     return w - lr * (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + 1e-8)
 
 
+def make_closure(opt: torch.optim.Optimizer, loss: Callable[[], Tensor], scaler: Any = None) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        opt.zero_grad()
+        value = loss()
+        (value if scaler is None else scaler.scale(value)).backward()
+        return value
+
+    return closure
+
+
+@pytest.fixture
+def closure_of() -> Callable[..., Callable[[], Tensor]]:
+    return make_closure
+
+
+@pytest.fixture(params=WRAPPERS)
+def wrapper(request: pytest.FixtureRequest) -> Callable[..., torch.optim.Optimizer]:
+    """Every optimizer of evenly, as a function (base, model, **options)."""
+    return WRAPPERS[request.param]
+
+
 @dataclass
 class Case:
     """A net, a loss, batches, and parameter groups with settings of their own."""
@@ -84,28 +104,20 @@ class Case:
 
     def train(self, opt: torch.optim.Optimizer) -> list[float]:
         """A step per batch with the real optimizer; the losses it returned."""
-        returned = []
-        for x, y in self.batches:
-
-            def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
-                opt.zero_grad()
-                loss = self.loss(self.model(x), y)
-                loss.backward()
-                return loss
-
-            returned.append(float(opt.step(closure)))
-        return returned
+        return [
+            float(opt.step(make_closure(opt, lambda x=x, y=y: self.loss(self.model(x), y)))) for x, y in self.batches
+        ]
 
     def by_hand(self, eps: Callable[[Named, Named, dict[str, dict[str, float]]], Named]) -> tuple[Named, list[float]]:
-        """The parameters after a step per batch, and the losses at w, with eps(w, g, settings) as given."""
+        """The parameters after a step per batch with the perturbation eps(w, g, settings), and the losses at w."""
         model = copy.deepcopy(self.model)
         w = {name: p.detach().clone() for name, p in model.named_parameters()}
         settings = {name: {**self.defaults, **group} for group in self.groups for name in group["names"]}
         states: dict[str, dict[str, Any]] = {name: {} for name in w}
         losses = []
 
-        def gradient(at: Named, x: Tensor, y: Tensor) -> tuple[float, Named]:
-            leaves = {name: p.clone().requires_grad_() for name, p in at.items()}
+        def gradient(weights: Named, x: Tensor, y: Tensor) -> tuple[float, Named]:
+            leaves = {name: p.clone().requires_grad_() for name, p in weights.items()}
             loss = self.loss(functional_call(model, leaves, (x,)), y)
             return loss.item(), dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
 

@@ -1,4 +1,4 @@
-"""ASAM against its formula written out, and which parameters it takes for biases."""
+"""ASAM against its formula written out, and the parameters that count as biases."""
 
 from __future__ import annotations
 
@@ -23,54 +23,49 @@ BY_SHAPE = asam_eps(lambda _, p: p.ndim < 2)
 
 
 @pytest.mark.parametrize("seed", range(25))
-@pytest.mark.parametrize("named", [True, False])
-def test_equals_the_written_formula(draw_case, seed, named):
+@pytest.mark.parametrize("model_given", [True, False])
+def test_equals_the_written_formula(draw_case, seed, model_given):
     case = draw_case(seed, rho=10 ** (-1 + seed % 4 / 2), eta=0.01)
-    w, losses = case.by_hand(BY_NAME if named else BY_SHAPE)
-    opt = ASAM(case.make_base(), rho=case.defaults["rho"], eta=0.01, model=case.model if named else None)
+    w, losses = case.by_hand(BY_NAME if model_given else BY_SHAPE)
+    opt = ASAM(case.make_base(), rho=case.defaults["rho"], eta=0.01, model=case.model if model_given else None)
     assert case.train(opt) == pytest.approx(losses, abs=1e-12)
     assert case.worst_difference(w) < 1e-12
 
 
-def scales(model, *, by_name):
-    """T_w, read off a perturbation: eps = rho T^2 g / ||T g|| with g = 1."""
-    opt = ASAM(torch.optim.SGD(model.parameters(), lr=0.1), eta=0.5, model=model if by_name else None)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    for p in model.parameters():
+class LayerNamedBias(nn.Module):
+    """A layer whose name contains "bias": only its bias is one."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias_layer = nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "model_given", "weights"),
+    [
+        (lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), True, {"0.weight", "1.weight"}),
+        (lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), False, {"0.weight"}),
+        (lambda: nn.GRU(2, 2), True, {"weight_ih_l0", "weight_hh_l0"}),
+        (LayerNamedBias, True, {"bias_layer.weight"}),
+        (LayerNamedBias, False, {"bias_layer.weight"}),
+    ],
+    ids=["norm, by name", "norm, by shape", "recurrent, by name", "layer called bias, by name", "the same, by shape"],
+)
+def test_biases_are_told_by_the_last_part_of_their_name_or_by_shape(make, model_given, weights):
+    model, unnamed = make().double(), nn.Parameter(torch.full((2,), 1.5).double())  # unnamed: not the model's
+    parameters = {**dict(model.named_parameters()), "unnamed": unnamed}
+    opt = ASAM(torch.optim.SGD(parameters.values(), lr=0.1), eta=0.5, model=model if model_given else None)
+    for p in parameters.values():
+        nn.init.constant_(p, 1.5)  # T = 2 on weights, 1 on biases
         p.grad = torch.ones_like(p)
     opt.ascend()
-    return {name: (p.detach() - before[name]).reshape(-1)[0].item() for name, p in model.named_parameters()}
+    T = {name: 2.0 if name in weights else 1.0 for name in parameters}
+    norm = sum(T[name] ** 2 * p.numel() for name, p in parameters.items()) ** 0.5
+    for name, p in parameters.items():
+        torch.testing.assert_close(p.detach(), torch.full_like(p, 1.5 + T[name] ** 2 / norm))
 
 
-@pytest.mark.parametrize("by_name", [True, False])
-def test_a_normalization_weight_is_a_weight_by_name_and_a_bias_by_shape(by_name):
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).double()
-    for p in model.parameters():
-        nn.init.constant_(p, 1.5)  # T = 2 on weights, 1 on biases
-    eps = scales(model, by_name=by_name)
-    weights = {name for name, value in eps.items() if value > 2 * min(eps.values())}
-    assert weights == ({"0.weight", "1.weight"} if by_name else {"0.weight"})
-
-
-def test_a_recurrent_bias_is_a_bias_by_name():
-    model = nn.GRU(2, 2).double()
-    for p in model.parameters():
-        nn.init.constant_(p, 1.5)
-    eps = scales(model, by_name=True)
-    assert {name for name, value in eps.items() if value > 2 * min(eps.values())} == {
-        "weight_ih_l0",
-        "weight_hh_l0",
-    }
-
-
-def test_zero_gradient_zero_perturbation():
-    p = nn.Parameter(torch.ones(2, 2))
-    p.grad = torch.zeros(2, 2)
-    ASAM(torch.optim.SGD([p], lr=0.1)).ascend()
-    assert torch.equal(p, torch.ones(2, 2))
-
-
-def test_the_perturbation_does_not_see_a_rescaling_between_layers():
+def test_a_rescaling_between_layers_does_not_change_the_perturbed_loss():
     """Kwon et al. Theorem 1: with eta = 0, (a W1, W2 / a) is perturbed by (a eps1, eps2 / a)."""
     losses = []
     for a in (1.0, 8.0):

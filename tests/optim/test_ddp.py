@@ -1,4 +1,4 @@
-"""Two processes against the same sums written out in one."""
+"""Two processes against the same sums written out in one, and refusals of weights that are split over processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed import HashStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.func import functional_call
 
 import evenly.errors
+from evenly.errors import EvenlyError
+from evenly.optim import SAM
 
 WORKER = Path(__file__).with_name("ddp_worker.py")
 spec = importlib.util.spec_from_file_location("ddp_worker", WORKER)
@@ -27,15 +32,7 @@ def replicas(tmp_path_factory):
     source = Path(evenly.errors.__file__).parents[1]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(source), environment.get("PYTHONPATH", "")])
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        WORKER,
-        folder,
-    ]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", WORKER, folder]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
@@ -109,3 +106,40 @@ def test_a_gradient_that_is_not_finite_on_one_replica_is_refused_on_all(replicas
     for replica in replicas:
         assert "the first pass is not finite" in replica["refused"]["refused"]
         assert worst(replica["refused"]["state"], in_one_process(local=True, skip=[1])) < 1e-12
+
+
+@pytest.fixture
+def process_group():
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("original", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_weights_split_by_fsdp_are_refused(process_group, original, closure_of):
+    model = FullyShardedDataParallel(worker.make_model(), device_id=torch.device("cpu"), use_orig_params=original)
+
+    def step():
+        opt = SAM(torch.optim.SGD(model.parameters(), lr=0.1))
+        opt.step(closure_of(opt, lambda: model(torch.ones(2, 3).double()).sum()))
+
+    with pytest.raises(EvenlyError, match="use DistributedDataParallel"):
+        step()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_split_by_fully_shard_are_refused(process_group):
+    model = fully_shard(worker.make_model(), mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(EvenlyError, match=r"parameter 0 of group 0 is split over devices .* DistributedDataParallel"):
+        SAM(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_local_with_a_static_graph_is_refused(process_group):
+    ddp = nn.parallel.DistributedDataParallel(worker.make_model(), static_graph=True)
+    with pytest.raises(EvenlyError, match="leave static_graph out"):
+        SAM(torch.optim.SGD(ddp.parameters(), lr=0.1), model=ddp, local=True)
+    ddp = nn.parallel.DistributedDataParallel(worker.make_model())
+    state = SAM(torch.optim.SGD(ddp.parameters(), lr=0.1), model=ddp, local=True).__getstate__()
+    assert state["local"] is True
+    assert state["_model"] is ddp

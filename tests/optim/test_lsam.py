@@ -1,4 +1,4 @@
-"""LSAM against its formula written out: the norm and the perturbation know the chosen parameters only."""
+"""LSAM against its formula written out: only the chosen parameters enter the norm and the perturbation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from evenly.errors import EvenlyError
 from evenly.optim import LSAM, SAM
 
 
@@ -40,3 +41,10 @@ def test_the_other_parameters_stay_where_they_are_during_the_ascent():
     opt.ascend()
     moved = [not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)]
     assert moved == [False, False, True, True]
+
+
+def test_a_loss_that_misses_the_chosen_parameters_is_refused(closure_of):
+    p, q = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    opt = LSAM(torch.optim.SGD([p, q], lr=0.1), [q])
+    with pytest.raises(EvenlyError, match="no parameter chosen for the perturbation has a gradient"):
+        opt.step(closure_of(opt, p.sum))

@@ -11,7 +11,7 @@ from torch import nn
 from evenly.optim import RandomPerturbation
 
 
-def test_the_gradient_is_the_one_at_the_noisy_weights():
+def test_the_gradient_is_the_one_at_the_noisy_weights(closure_of):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
     x = torch.randn(5, 3).double()
@@ -20,15 +20,12 @@ def test_the_gradient_is_the_one_at_the_noisy_weights():
     base = torch.optim.SGD(hand.parameters(), lr=0.1, momentum=0.9)
     seen = []
 
-    def closure():
-        opt.zero_grad()
+    def loss():
         seen.append([p.detach().clone() for p in model.parameters()])
-        loss = model(x).square().mean()
-        loss.backward()
-        return loss
+        return model(x).square().mean()
 
     for step in range(4):
-        loss = opt.step(closure)
+        returned = opt.step(closure_of(opt, loss))
         assert len(seen) == step + 1
         noisy = copy.deepcopy(hand)
         for p, value in zip(noisy.parameters(), seen[-1], strict=True):
@@ -38,7 +35,7 @@ def test_the_gradient_is_the_one_at_the_noisy_weights():
         for p, g in zip(hand.parameters(), grads, strict=True):
             p.grad = g
         base.step()
-        assert loss.item() == expected.item()
+        assert returned.item() == expected.item()
         assert all(torch.equal(p, q) for p, q in zip(model.parameters(), hand.parameters(), strict=True))
 
 
@@ -77,18 +74,18 @@ def test_the_global_generator_decides_the_noise():
     assert torch.equal(*seen)
 
 
-def test_running_statistics_move_once():
+def test_every_tensor_gets_noise_of_its_own():
+    params = [nn.Parameter(torch.zeros(50)) for _ in range(3)]
+    RandomPerturbation(torch.optim.SGD(params, lr=0.1), sigma=0.1).ascend()
+    assert not torch.equal(params[0], params[1])
+    assert not torch.equal(params[1], params[2])
+
+
+def test_running_statistics_move_once(closure_of):
     torch.manual_seed(0)
     model = nn.BatchNorm1d(2)
     opt = RandomPerturbation(torch.optim.SGD(model.parameters(), lr=0.1), sigma=0.1)
     x = torch.randn(6, 2)
-
-    def closure():
-        opt.zero_grad()
-        loss = model(x).square().sum()
-        loss.backward()
-        return loss
-
-    opt.step(closure)
+    opt.step(closure_of(opt, lambda: model(x).square().sum()))
     assert model.num_batches_tracked.item() == 1
     assert torch.allclose(model.running_mean, 0.1 * x.mean(0))

@@ -1,4 +1,4 @@
-"""SAM against its formula written out, and what is particular to the formula: groups, zeros, extremes."""
+"""SAM against its formula written out; parameter groups, zeros and extreme sizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from evenly.optim import SAM
+from evenly.optim import ASAM, SAM
 
 
 def sam_eps(w, g, settings):
@@ -59,21 +59,21 @@ def test_a_base_that_maximizes_is_perturbed_the_other_way():
     assert ascent(opt, [p])[0].tolist() == [-3.0, -4.0]
 
 
-def test_zero_gradient_zero_perturbation():
-    p = nn.Parameter(torch.randn(3))
-    p.grad = torch.zeros(3)
-    opt = SAM(torch.optim.SGD([p], lr=0.1))
-    assert ascent(opt, [p])[0].tolist() == [0.0, 0.0, 0.0]
-    before = p.detach().clone()
+@pytest.mark.parametrize("gradient", [0.0, 1.0])
+@pytest.mark.parametrize("rho", [0.0, 0.05])  # a schedule may begin with rho 0
+@pytest.mark.parametrize("method", [SAM, ASAM])
+def test_a_zero_gradient_or_rho_is_no_perturbation(method, rho, gradient, closure_of):
+    w, seen = nn.Parameter(torch.ones(3)), []
+    opt = method(torch.optim.SGD([w], lr=0.1))
+    opt.param_groups[0]["rho"] = rho
 
-    def closure():
-        opt.zero_grad()
-        loss = (0.0 * p).sum()
-        loss.backward()
-        return loss
+    def loss():
+        seen.append(w.detach().clone())
+        return gradient * w.sum()
 
-    opt.step(closure)
-    assert torch.equal(p, before)
+    opt.step(closure_of(opt, loss))
+    assert torch.equal(*seen) == (0.0 in (gradient, rho))
+    torch.testing.assert_close(w.detach(), torch.full((3,), 1 - 0.1 * gradient))
 
 
 @pytest.mark.parametrize("size", [1e-40, 1e-30, 1e-12, 1.0, 1e30])
@@ -87,9 +87,8 @@ def test_a_gradient_of_any_size_gives_a_perturbation_of_length_rho(size):
 def test_half_precision_whose_norm_does_not_fit(dtype):
     p = nn.Parameter(torch.zeros(10_000, dtype=dtype))
     p.grad = torch.full((10_000,), 6e4, dtype=dtype)  # the norm is 6e6
-    assert ascent(SAM(torch.optim.SGD([p], lr=0.1), rho=1.0), [p])[0].float().norm().item() == pytest.approx(
-        1, rel=0.01
-    )
+    (eps,) = ascent(SAM(torch.optim.SGD([p], lr=0.1), rho=1.0), [p])
+    assert eps.float().norm().item() == pytest.approx(1, rel=0.01)
 
 
 def test_parameters_of_several_dtypes_share_one_norm():
@@ -100,22 +99,15 @@ def test_parameters_of_several_dtypes_share_one_norm():
     assert [e.item() for e in eps] == [2.0, 3.0, 6.0]
 
 
-def test_frozen_and_unused_parameters_are_left_out():
+def test_frozen_and_unused_parameters_are_left_out(closure_of):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1)).double()
     model[0].requires_grad_(False)
     unused = nn.Parameter(torch.ones(2, dtype=torch.float64))
     opt = SAM(torch.optim.SGD([*model.parameters(), unused], lr=0.1))
     before = [p.detach().clone() for p in (*model[0].parameters(), unused)]
     x = torch.randn(4, 3).double()
-
-    def closure():
-        opt.zero_grad()
-        loss = model(x).square().sum()
-        loss.backward()
-        return loss
-
     moving = [p.detach().clone() for p in model[2].parameters()]
-    opt.step(closure)
+    opt.step(closure_of(opt, lambda: model(x).square().sum()))
     assert not any(torch.equal(p, b) for p, b in zip(model[2].parameters(), moving, strict=True))
     assert all(torch.equal(p, b) for p, b in zip((*model[0].parameters(), unused), before, strict=True))
 

@@ -1,4 +1,4 @@
-"""Lanczos' method on matrices of known spectrum, in float64: copies, signs, starts that lean, the measure of all."""
+"""Lanczos' method on matrices of known spectrum, in float64: copies, signs, biased starts, the spectral measure."""
 
 from __future__ import annotations
 
@@ -43,14 +43,12 @@ SPECTRA = {
 def test_known_spectra_with_repeated_and_negative_eigenvalues(name, magnitude):
     exact = np.array(sorted(SPECTRA[name], key=(lambda v: -abs(v)) if magnitude else (lambda v: -v)))
     h = matrix_of(SPECTRA[name])
-    found = extremes_of(h, magnitude=magnitude, runs=2)
-    np.testing.assert_allclose(np.abs(found.values) if magnitude else found.values,
-                               np.abs(exact[:5]) if magnitude else exact[:5],
-                               rtol=1e-7, atol=1e-9 * np.abs(exact).max())  # fmt: skip
-    rank = np.abs(found.values) if magnitude else found.values
+    result = extremes_of(h, magnitude=magnitude, runs=2)
+    rank, expected = (np.abs(v) if magnitude else v for v in (result.values, exact[:5]))
+    np.testing.assert_allclose(rank, expected, rtol=1e-7, atol=1e-9 * np.abs(exact).max())
     assert (np.diff(rank) <= 1e-12 * np.abs(exact).max()).all()
-    assert found.converged.all()
-    assert found.weights.sum() == pytest.approx(1)
+    assert result.converged.all()
+    assert result.weights.sum() == pytest.approx(1)
 
 
 def test_one_run_may_miss_copies_and_two_do_not():
@@ -63,27 +61,27 @@ def test_one_run_may_miss_copies_and_two_do_not():
     assert twice.converged.all()
 
 
-def test_copies_beyond_the_top_do_not_keep_it_going():
+def test_copies_beyond_the_top_start_no_further_run():
     h = matrix_of([7.0] * 40 + np.linspace(-1, 1, 200).tolist())
     for seed in range(4):
-        found = lanczos.extremes(h.mv, lambda number, s=seed: draw(50 * s + number, len(h)), 5, tolerance=1e-2, runs=2)
-        np.testing.assert_allclose(found.values, 7, atol=1e-2)
-        assert found.runs == 5
+        result = extremes_of(h, draws=seed, tolerance=1e-2, runs=2)
+        np.testing.assert_allclose(result.values, 7, atol=1e-2)
+        assert result.runs == 5
 
 
 def test_residuals_of_later_runs_count_what_earlier_vectors_leave():
     h = matrix_of([9.0, 9.0, 8.0, 7.0, 6.0, *np.linspace(-3, 3, 100)])
-    found = extremes_of(h, tolerance=3e-2, runs=2)
-    truly = (h @ found.vectors.T - found.vectors.T * torch.from_numpy(found.values)).norm(dim=0).numpy()
-    assert truly.max() > 1e-4
-    np.testing.assert_allclose(found.residuals, truly, rtol=1e-6, atol=1e-12)
+    result = extremes_of(h, tolerance=3e-2, runs=2)
+    exact = (h @ result.vectors.T - result.vectors.T * torch.from_numpy(result.values)).norm(dim=0).numpy()
+    assert exact.max() > 1e-4
+    np.testing.assert_allclose(result.residuals, exact, rtol=1e-6, atol=1e-12)
 
 
-def test_an_invariant_subspace_is_left_without_being_asked():
-    found = extremes_of(matrix_of([4.0] * 3 + [1.0] * 37))
-    np.testing.assert_allclose(found.values, [4, 4, 4, 1, 1], atol=1e-9)
-    assert found.runs == 4
-    assert found.products <= 8
+def test_an_invariant_subspace_starts_another_run():
+    result = extremes_of(matrix_of([4.0] * 3 + [1.0] * 37))
+    np.testing.assert_allclose(result.values, [4, 4, 4, 1, 1], atol=1e-9)
+    assert result.runs == 4
+    assert result.products <= 8
 
 
 def test_the_density_is_right_in_the_mean():
@@ -91,8 +89,8 @@ def test_the_density_is_right_in_the_mean():
     h = matrix_of([5.0, 5.0, 2.0, *np.linspace(-1, 1, 60)])
     moments = []
     for seed in range(100):
-        found = lanczos.extremes(h.mv, lambda number, s=seed: draw(100 * s + number, len(h)), 3, tolerance=1e-4)
-        moments.append([(found.weights * found.nodes**k).sum() for k in (1, 2)])
+        result = extremes_of(h, 3, draws=seed, tolerance=1e-4)
+        moments.append([(result.weights * result.nodes**k).sum() for k in (1, 2)])
     exact = [float(torch.linalg.matrix_power(h, k).trace()) / len(h) for k in (1, 2)]
     error = np.std(moments, axis=0) / np.sqrt(len(moments))
     assert (np.abs(np.mean(moments, axis=0) - exact) < 4 * error).all()
@@ -104,10 +102,8 @@ def test_later_runs_see_the_rest_of_the_spectrum_alone():
     for runs in (1, 2):
         traces = []
         for seed in range(40):
-            found = lanczos.extremes(
-                h.mv, lambda number, s=seed: draw(100 * s + number, len(h)), 3, tolerance=1e-6, runs=runs
-            )
-            traces.append((found.weights * found.nodes).sum())
+            result = extremes_of(h, 3, draws=seed, tolerance=1e-6, runs=runs)
+            traces.append((result.weights * result.nodes).sum())
         spread[runs] = float(np.std(traces))
     assert spread[2] == pytest.approx(spread[1] / 2, rel=0.1)  # the second run's share of the error is next to none
 
@@ -116,7 +112,7 @@ OUTLIERS = torch.cat([torch.tensor([50.0, 20, 9, 8, 7, 5, 4.5, 4, 3.5, 3]), torc
 """A diagonal (10000,): five leading eigenvalues, five close below, and a bulk."""
 
 
-def leaning(towards: Tensor | None, seed: int = 0, tolerance: float = 1e-3) -> lanczos.Extremes:
+def biased(towards: Tensor | None, seed: int = 0, tolerance: float = 1e-3) -> lanczos.Extremes:
     return lanczos.extremes(
         OUTLIERS.mul, lambda number: draw(100 * seed + number, len(OUTLIERS)), 5, tolerance=tolerance, towards=towards
     )
@@ -129,36 +125,36 @@ def near_the_top(seed: int) -> Tensor:
     return towards
 
 
-def test_a_start_that_leans_towards_the_top_needs_fewer_products():
-    products = {"plain": 0, "leaning": 0}
+def test_a_start_biased_towards_the_top_needs_fewer_products():
+    products = {"plain": 0, "biased": 0}
     for seed in range(6):
-        for name, towards in (("plain", None), ("leaning", near_the_top(seed))):
-            found = leaning(towards, seed)
-            products[name] += found.products
-            np.testing.assert_allclose(found.values, OUTLIERS[:5], atol=0.05)
-            truly = (found.vectors * OUTLIERS - found.vectors * torch.from_numpy(found.values)[:, None]).norm(dim=1)
-            np.testing.assert_allclose(found.residuals, truly.numpy(), rtol=1e-6, atol=1e-10)
-    assert products["leaning"] <= 0.88 * products["plain"]
+        for name, towards in (("plain", None), ("biased", near_the_top(seed))):
+            result = biased(towards, seed)
+            products[name] += result.products
+            np.testing.assert_allclose(result.values, OUTLIERS[:5], atol=0.05)
+            exact = (result.vectors * OUTLIERS - result.vectors * torch.from_numpy(result.values)[:, None]).norm(dim=1)
+            np.testing.assert_allclose(result.residuals, exact.numpy(), rtol=1e-6, atol=1e-10)
+    assert products["biased"] <= 0.88 * products["plain"]
 
 
-@pytest.mark.parametrize("astray", [slice(5000, None), slice(0, 1), slice(5, 6)])
-def test_a_start_that_leans_astray_misses_nothing(astray):
+@pytest.mark.parametrize("components", [slice(5000, None), slice(0, 1), slice(5, 6)])
+def test_a_start_biased_elsewhere_misses_nothing(components):
     towards = torch.zeros_like(OUTLIERS)
-    towards[astray] = 1
-    np.testing.assert_allclose(leaning(towards, tolerance=1e-7).values, OUTLIERS[:5], rtol=1e-9)
+    towards[components] = 1
+    np.testing.assert_allclose(biased(towards, tolerance=1e-7).values, OUTLIERS[:5], rtol=1e-9)
 
 
-def test_the_measure_is_read_from_the_random_part_of_a_start_that_leans():
+def test_the_measure_is_computed_from_the_random_part_of_a_biased_start():
     """Moments of the measure are Tr H^k / p in the mean; read from the whole start they would be far above."""
     moments = []
     for seed in range(60):
-        found = leaning(near_the_top(seed), seed)
-        assert found.weights.sum() == pytest.approx(1)
-        moments.append([(found.weights * found.nodes**k).sum() for k in (1, 2)])
+        result = biased(near_the_top(seed), seed)
+        assert result.weights.sum() == pytest.approx(1)
+        moments.append([(result.weights * result.nodes**k).sum() for k in (1, 2)])
     exact = [float((OUTLIERS**k).mean()) for k in (1, 2)]
     error = np.std(moments, axis=0) / np.sqrt(len(moments))
     assert (np.abs(np.mean(moments, axis=0) - exact) < 4 * error).all()
     g = draw(0, len(OUTLIERS))
     for towards in (None, near_the_top(0)):
-        found = leaning(towards)
-        assert found.weights[found.nodes > 49] == pytest.approx(float(g[0] / g.norm()) ** 2, rel=1e-2)
+        result = biased(towards)
+        assert result.weights[result.nodes > 49] == pytest.approx(float(g[0] / g.norm()) ** 2, rel=1e-2)

@@ -1,4 +1,4 @@
-"""Batched training of the disentangled network against plain autograd loops in float64, and what is read off it."""
+"""Batched training of the disentangled network against plain autograd loops in float64."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from evenly import EvenlyError
 from evenly.data.spiral import SpiralDistribution, draw
 from evenly.randomness import generator
 from evenly.theory import spiral
+from evenly.theory.disentangled import phantom_of
 
 H, N, M, EPOCHS = 6, 14, 9, 3
 RUNS: list[dict[str, Any]] = [
@@ -119,25 +120,25 @@ def loop(run: int) -> tuple[Plain, list[tuple[Tensor, Tensor]], list[list[Tensor
 
 
 @pytest.mark.parametrize("run", range(len(RUNS)), ids=[str(run) for run in RUNS])
-def test_every_run_of_a_batch_is_the_run_of_a_plain_loop(path: spiral.Trajectory, run: int) -> None:
+def test_every_run_of_a_batch_is_the_run_of_a_plain_loop(path: spiral.Trajectory, run: int):
     net, steps, records = loop(run)
     exact = {"rtol": 0, "atol": 1e-12}
-    for name, found, expected in zip(path.networks._fields, path.networks, net.parameters_of(), strict=True):
-        torch.testing.assert_close(found[run], expected.detach(), msg=lambda m, name=name: f"{name}: {m}", **exact)
+    for name, result, expected in zip(path.networks._fields, path.networks, net.parameters_of(), strict=True):
+        torch.testing.assert_close(result[run], expected.detach(), msg=lambda m, name=name: f"{name}: {m}", **exact)
     taken = len(steps)
-    for found, expected in zip((path.real, path.phantom), zip(*steps, strict=True), strict=True):
-        torch.testing.assert_close(found[:taken, run], torch.stack(expected), **exact)
-        assert bool(found[taken:, run].isnan().all())
+    for result, expected in zip((path.real, path.phantom), zip(*steps, strict=True), strict=True):
+        torch.testing.assert_close(result[:taken, run], torch.stack(expected), **exact)
+        assert bool(result[taken:, run].isnan().all())
     assert path.epochs.tolist() == [0, 1, 2, 3]
     columns = (path.easy_error, path.hard_error, path.test_error, path.features, path.v)
-    for found, expected in zip(columns, zip(*records, strict=True), strict=True):
-        torch.testing.assert_close(found[:, run], torch.stack(expected), **exact)
+    for result, expected in zip(columns, zip(*records, strict=True), strict=True):
+        torch.testing.assert_close(result[:, run], torch.stack(expected), **exact)
     assert (float(path.rho[run]), int(path.batch_size[run])) == tuple(
         (PLAIN | RUNS[run])[name] for name in ("rho", "batch_size")
     )
 
 
-def test_the_step_is_that_of_the_optimizer_evenly_lsam(path: spiral.Trajectory) -> None:
+def test_the_step_is_that_of_the_optimizer_evenly_lsam(path: spiral.Trajectory):
     """Run 1 again, by `evenly.LSAM` around torch's SGD on the module."""
     ((x,), (y,)), _ = examples([3])
     net = spiral.initial([3], hidden=H, dtype=torch.float64).module(0)
@@ -153,11 +154,11 @@ def test_the_step_is_that_of_the_optimizer_evenly_lsam(path: spiral.Trajectory) 
                 return loss
 
             optimizer.step(closure)
-    for found, expected in zip(path.networks, net.parameters(), strict=True):
-        torch.testing.assert_close(found[1], expected[0].detach(), rtol=0, atol=1e-10)
+    for result, expected in zip(path.networks, net.parameters(), strict=True):
+        torch.testing.assert_close(result[1], expected[0].detach(), rtol=0, atol=1e-10)
 
 
-def test_the_module_is_the_network(path: spiral.Trajectory) -> None:
+def test_the_module_is_the_network(path: spiral.Trajectory):
     (x, _), _ = examples([3, 4])
     start = spiral.initial([3, 4], hidden=H, dtype=torch.float64)
     plain, module = Plain(start, 1), start.module(1)
@@ -169,7 +170,7 @@ def test_the_module_is_the_network(path: spiral.Trajectory) -> None:
     assert bool((start.v == 1).all())
 
 
-def test_networks_start_as_torch_s_layers_do() -> None:
+def test_networks_start_as_torch_s_layers_do():
     start = spiral.initial([0, 1, 0])
     assert (start.weight1.shape, start.weight2.shape, start.weight3.shape) == ((3, 4, 100), (3, 100, 100), (3, 100, 1))
     for layer, inputs in ((1, 4), (2, 100), (3, 100)):
@@ -184,11 +185,11 @@ def test_networks_start_as_torch_s_layers_do() -> None:
     assert not torch.equal(start.weight2[0], start.weight2[1])
 
 
-def test_the_default_start_comes_from_the_seeds_and_the_same_seed_gives_the_same_bits() -> None:
+def test_the_default_start_comes_from_the_seeds_and_the_same_seed_gives_the_same_bits():
     state = torch.get_rng_state()
-    given = examples([8, 9], torch.float32)
-    path = spiral.train(*given, seeds=[8, 9], rho=0.5, epochs=2)
-    again = spiral.train(*given, seeds=[8, 9], rho=0.5, epochs=2, start=spiral.initial([8, 9]))
+    sets = examples([8, 9], torch.float32)
+    path = spiral.train(*sets, seeds=[8, 9], rho=0.5, epochs=2)
+    again = spiral.train(*sets, seeds=[8, 9], rho=0.5, epochs=2, start=spiral.initial([8, 9]))
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(path.networks, again.networks, strict=True))
     assert torch.equal(path.features, again.features)
@@ -196,24 +197,24 @@ def test_the_default_start_comes_from_the_seeds_and_the_same_seed_gives_the_same
     assert path.networks.v.dtype == torch.float32
 
 
-def test_recording_less_often_changes_nothing_else() -> None:
-    given = examples([8])
-    full, some = (spiral.train(*given, seeds=[8], epochs=5, every=every) for every in (1, 3))
+def test_recording_less_often_changes_nothing_else():
+    sets = examples([8])
+    full, some = (spiral.train(*sets, seeds=[8], epochs=5, every=every) for every in (1, 3))
     assert some.epochs.tolist() == [0, 3, 5]
     assert torch.equal(some.features, full.features[[0, 3, 5]])
     assert torch.equal(some.real, full.real)
 
 
-def test_features_are_read_alike_in_any_number_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_do_not_depend_on_the_size_of_chunks(monkeypatch: pytest.MonkeyPatch):
     (x, _), _ = examples([1, 2, 3])
     start = spiral.initial([1, 2, 3], dtype=torch.float64)
     expected = spiral.representation(start, x)
-    for at_once in (1, 2 * 2 * N * 100, 10**9):
-        monkeypatch.setattr(spiral, "AT_ONCE", at_once)
-        torch.testing.assert_close(spiral._read(start, x), expected, rtol=0, atol=1e-13)
+    for size in (1, 2 * 2 * N * 100, 10**9):
+        monkeypatch.setattr(spiral, "CHUNK", size)
+        torch.testing.assert_close(spiral._features(start, x), expected, rtol=0, atol=1e-13)
 
 
-def test_importance_weights_are_the_factors_of_the_gradient() -> None:
+def test_importance_weights_are_the_factors_of_the_gradient():
     """dL/dphi_i = -y_i lambda_i v / N, at v and at the phantom, which is rho away along the gradient."""
     draws = torch.Generator().manual_seed(0)
     v, phi = (torch.randn(*shape, generator=draws, dtype=torch.float64) for shape in ((3, 2), (3, 7, 2)))
@@ -222,24 +223,25 @@ def test_importance_weights_are_the_factors_of_the_gradient() -> None:
     for s in range(3):
         leaf = v[s].clone().requires_grad_()
         (ascent,) = torch.autograd.grad(F.softplus(-y[s] * (phi[s] @ leaf)).mean(), leaf)
-        for point, found in (
+        for point, result in (
             (v[s], spiral.importance_weights(v, phi, y)),
             (v[s] + rho[s] * ascent / ascent.norm(), spiral.importance_weights(v, phi, y, rho)),
         ):
             features = phi[s].clone().requires_grad_()
             (gradient,) = torch.autograd.grad(F.softplus(-y[s] * (features @ point)).mean(), features)
-            torch.testing.assert_close(-y[s, :, None] * found[s, :, None] * point / 7, gradient, rtol=1e-10, atol=1e-14)
+            by_weights = -y[s, :, None] * result[s, :, None] * point / 7
+            torch.testing.assert_close(by_weights, gradient, rtol=1e-10, atol=1e-14)
 
 
-def test_without_a_gradient_the_phantom_is_the_real_parameter() -> None:
+def test_without_a_gradient_the_phantom_is_the_real_parameter():
     v, y = torch.ones(1, 2), torch.ones(1, 3)
     assert spiral.importance_weights(v, torch.zeros(1, 3, 2), y, 1.0).tolist() == [[0.5] * 3]
     small = 1e-30 * torch.tensor([-3.0, 4.0]).expand(1, 3, 2)  # its square is 0 in float32
-    phantom = spiral._phantom(v, small.mT, y, torch.full((1,), 0.5))
+    phantom = phantom_of(v, small.mT, y, torch.full((1,), 0.5))
     assert phantom.tolist() == [pytest.approx([1.3, 0.6], rel=1e-6)]
 
 
-def test_phantom_importance_is_that_of_each_batch(path: spiral.Trajectory) -> None:
+def test_phantom_importance_is_that_of_each_batch(path: spiral.Trajectory):
     weights = path.importance(phantom=True)
     assert weights.shape == path.importance().shape == (EPOCHS + 1, len(RUNS), N)
     for run, setting in enumerate(RUNS):
@@ -250,12 +252,12 @@ def test_phantom_importance_is_that_of_each_batch(path: spiral.Trajectory) -> No
             torch.testing.assert_close(path.importance()[epoch, run], real, rtol=1e-12, atol=0)
             for batch in torch.arange(N).split(size):
                 ascent = (-y[batch] * real[batch]) @ phi[batch]
-                at = v + (PLAIN | setting)["rho"] * ascent / ascent.norm()
-                expected = torch.sigmoid(-y[batch] * (phi[batch] @ at))
+                phantom = v + (PLAIN | setting)["rho"] * ascent / ascent.norm()
+                expected = torch.sigmoid(-y[batch] * (phi[batch] @ phantom))
                 torch.testing.assert_close(weights[epoch, run, batch], expected, rtol=1e-10, atol=0)
 
 
-def test_gini_is_half_the_relative_mean_difference() -> None:
+def test_gini_is_half_the_relative_mean_difference():
     weights = torch.rand(3, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 4
     differences = (weights[:, :, None] - weights[:, None]).abs().mean((1, 2))
     torch.testing.assert_close(spiral.gini(weights), differences / (2 * weights.mean(1)), rtol=1e-12, atol=0)
@@ -263,7 +265,7 @@ def test_gini_is_half_the_relative_mean_difference() -> None:
     assert float(spiral.gini(torch.tensor([0.0, 0, 0, 5]))) == pytest.approx(0.75)
 
 
-def test_ratios_and_rates_are_read_off_the_steps(path: spiral.Trajectory) -> None:
+def test_ratios_and_rates_are_read_off_the_steps(path: spiral.Trajectory):
     for run in range(len(RUNS)):
         _, steps, _ = loop(run)
         real, phantom = (torch.stack(part) for part in zip(*steps, strict=True))
@@ -275,27 +277,27 @@ def test_ratios_and_rates_are_read_off_the_steps(path: spiral.Trajectory) -> Non
         middle = (phantom[:, 1] / phantom[:, 0]).sort().values[(taken - 1) // 2]
         assert float(path.median_ratio[run]) == pytest.approx(float(middle), rel=1e-10)
         torch.testing.assert_close(path.rate_factors[:taken, run], phantom / real, rtol=1e-10, atol=0)
-        for found, v in zip(path.hard_shares, (real, phantom), strict=True):
-            torch.testing.assert_close(found[:taken, run], v[:, 1] / (v[:, 0] + v[:, 1]), rtol=1e-9, atol=0)
+        for result, v in zip(path.hard_shares, (real, phantom), strict=True):
+            torch.testing.assert_close(result[:taken, run], v[:, 1] / (v[:, 0] + v[:, 1]), rtol=1e-9, atol=0)
     torch.testing.assert_close(path.contributions[1, 2, :, 1], path.labels[2] * path.features[1, 2, :, 1])
 
 
-def test_effects_are_the_five_trainings_with_lsam_s_median_ratio() -> None:
+def test_effects_are_the_five_trainings_with_lsam_s_median_ratio():
     seeds, rho, options = [1, 2, 3], 0.75, {"epochs": 3, "lr": 0.05, "batch_size": 7}
     train_set, held_out = draw(SpiralDistribution(), seeds, n=28, held_out=200)
-    found = spiral.effects(train_set, held_out, seeds=seeds, rho=rho, **options)
+    result = spiral.effects(train_set, held_out, seeds=seeds, rho=rho, **options)
     lsam = spiral.train(train_set, held_out, seeds=seeds, rho=rho, **options)
-    torch.testing.assert_close(found.v_hard, lsam.median_ratio, rtol=1e-4, atol=0)
-    assert list(found.hard_error) == ["sgd", "lsam", "importance", "learning-rate", "both"]
-    for name, error in found.hard_error.items():
+    torch.testing.assert_close(result.v_hard, lsam.median_ratio, rtol=1e-4, atol=0)
+    assert list(result.hard_error) == ["sgd", "lsam", "importance", "learning-rate", "both"]
+    for name, error in result.hard_error.items():
         setting: dict[str, Any] = {"rho": rho} if name == "lsam" else {}
         if name not in ("sgd", "lsam"):
-            setting = {"effect": name, "v_hard": found.v_hard.tolist()}
+            setting = {"effect": name, "v_hard": result.v_hard.tolist()}
         alone = spiral.train(train_set, held_out, seeds=seeds, **setting, **options)
         torch.testing.assert_close(error, alone.hard_error[-1], rtol=0, atol=0.0101)  # rounding may turn two points
 
 
-def test_what_is_recovered_is_a_share_of_the_gain_in_mean_error() -> None:
+def test_what_is_recovered_is_a_share_of_the_gain_in_mean_error():
     errors = {
         "sgd": [0.2, 0.4],
         "lsam": [0.1, 0.1],
@@ -315,55 +317,42 @@ X, Y = torch.ones(2, N, 4), torch.ones(2, N)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"examples": (X[..., :3], Y)}, "examples must have shapes (S, n, 4) and (S, n), got (2, 14, 3) and (2, 14)"),
+        ({"held_out": (X, Y[:, 1:])}, "held_out must have shapes (S, n, 4) and (S, n), got (2, 14, 4) and (2, 13)"),
+        ({"seeds": [0]}, "examples must have 1 sets, one for each seed, got 2"),
+        ({"examples": (X / 0, Y)}, "examples must be finite floating-point numbers; correct or drop the others"),
+        ({"examples": (X, 0 * Y)}, "examples must have labels -1 and +1, got 0"),
+        ({"seeds": []}, "seeds is empty; give one seed for each run"),
+        ({"rho": [1.0]}, "rho has 1 values for 2 runs; give one, or one per run"),
+        ({"rho": -1.0}, "rho must be at least 0, got -1.0"),
+        ({"rho": 1.0, "effect": "both"}, "rho must be 0 with the effect 'both', as interventions are on SGD, got 1.0"),
+        ({"lr": 0.0}, "lr must be above 0, got 0.0"),
+        ({"batch_size": 15}, "batch_size must be at most 14, the number of examples, got 15"),
+        ({"batch_size": 2.5}, "batch_size must be a whole number or a list, got 2.5"),
         (
-            {"examples": (X[..., :3], Y)},
-            "examples have shapes (2, 14, 3) and (2, 14); give (S, n, 4) and (S, n)",
+            {"effect": "importanc"},
+            "effect must be one of none, importance, learning-rate, both or a list, got 'importanc'",
         ),
-        (
-            {"held_out": (X, Y[:, 1:])},
-            "held-out examples have shapes (2, 14, 4) and (2, 13); give (S, n, 4) and (S, n)",
-        ),
-        ({"seeds": [0]}, "examples of 2 runs for 1 seeds; give one set for each seed"),
-        (
-            {"examples": (X / 0, Y)},
-            "examples hold entries that are not finite floating-point numbers; mend or drop those",
-        ),
-        ({"examples": (X, 0 * Y)}, "examples have the label 0; give -1 and +1"),
-        (
-            {"seeds": [], "examples": (X[:0], Y[:0]), "held_out": (X[:0], Y[:0])},
-            "no seeds, no runs; give one seed for each run",
-        ),
-        ({"epochs": 0}, "epochs 0 and every 1 cannot be counted; give both from 1"),
-        ({"every": 0}, "epochs 1 and every 0 cannot be counted; give both from 1"),
-        ({"rho": [1.0]}, "1 values of rho for 2 runs; give one, or one for each"),
-        ({"rho": -1.0}, "rho -1.0 is no radius; give a number from 0, which is SGD"),
-        (
-            {"rho": 1.0, "effect": "both"},
-            "rho 1.0 with the effect 'both': interventions are on SGD; give rho 0 or 'none'",
-        ),
-        ({"lr": 0.0}, "lr 0.0 does not descend; give a positive number"),
-        ({"batch_size": 15}, "batch_size 15 cannot be had of 14 examples; give 1 to 14"),
-        ({"batch_size": 2.5}, "batch_size 2.5 cannot be had of 14 examples; give 1 to 14"),
-        ({"effect": "importanc"}, "no effect is called 'importanc'; did you mean 'importance'?"),
-        ({"v_hard": math.inf, "effect": "both"}, "v_hard inf cannot weigh a feature; give a finite number"),
-        ({"start": spiral.initial([0])}, "1 networks to start 2 runs from; give one for each"),
+        ({"v_hard": math.inf, "effect": "both"}, "v_hard must be a number or a list, got inf"),
+        ({"start": spiral.initial([0])}, "start must have 2 networks, one for each run, got 1"),
         ({"lr": 1e30}, "the weights are not finite after epoch 1; train with an lr below 1e+30"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(change: dict[str, Any], message: str) -> None:
-    given = {"examples": (X, Y), "held_out": (X, Y), "seeds": [0, 1], "epochs": 1} | change
+def test_what_cannot_be_trained_is_refused(change, message):
+    settings = {"examples": (X, Y), "held_out": (X, Y), "seeds": [0, 1], "epochs": 1} | change
     with pytest.raises(EvenlyError, match=f"^{re.escape(message)}$"):
-        spiral.train(given.pop("examples"), given.pop("held_out"), **given)
+        spiral.train(settings.pop("examples"), settings.pop("held_out"), **settings)
 
 
-def test_other_refusals() -> None:
-    with pytest.raises(EvenlyError, match=r"^hidden 1 leaves LayerNorm nothing to compare; give at least 2$"):
-        spiral.initial([0], hidden=1)
-    with pytest.raises(EvenlyError, match=r"^a weight is -1; give weights from 0$"):
-        spiral.gini(torch.tensor([1.0, -1.0]))
-    with pytest.raises(
-        EvenlyError, match=r"^rho 0\.0 is SGD, whose effects there are none of; give a positive number$"
-    ):
-        spiral.effects((X, Y), (X, Y), seeds=[0, 1], rho=0.0)
-    with pytest.raises(EvenlyError, match=r"^2 networks cannot be one module; take one of them, e\.g\. \.module\(0\)$"):
-        spiral.Disentangled(spiral.initial([0, 1]))
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: spiral.initial([0], hidden=1), "hidden must be at least 2, got 1"),
+        (lambda: spiral.gini(torch.tensor([1.0, -1.0])), "weights must be at least 0, got -1"),
+        (lambda: spiral.effects((X, Y), (X, Y), seeds=[0, 1], rho=0.0), "rho must be above 0, got 0.0"),
+        (lambda: spiral.Disentangled(spiral.initial([0, 1])), "a module is one network, got 2; take one of them"),
+    ],
+)
+def test_other_refusals(call, message):
+    with pytest.raises(EvenlyError, match=message):
+        call()

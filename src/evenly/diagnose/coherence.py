@@ -28,7 +28,8 @@ from evenly.diagnose.gauss_newton import GaussNewton, Loss, curvature_of, state_
 from evenly.diagnose.samples import in_eval_mode, samples_of
 from evenly.errors import EvenlyError
 from evenly.settings import checks_options
-from evenly.theory.coherence import MEMORY, Coherence, of_hessians, of_stream
+from evenly.theory.coherence import Coherence, of_hessians, of_stream
+from evenly.theory.factors import MEMORY
 
 
 @checks_options

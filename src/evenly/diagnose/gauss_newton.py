@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from evenly.errors import EvenlyError, unknown
-from evenly.theory.coherence import Block, held_if_it_fits, product, products, refuse_infinite
+from evenly.theory.factors import Block, in_memory_if_it_fits, product, products, refuse_infinite
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -184,7 +184,7 @@ class GaussNewton:
         layers = linear_layers(self, memory) if self.batched else None
         if layers is not None and layers.size() <= memory:
             return layers.products(memory)
-        return products(held_if_it_fits(self, memory), memory)
+        return products(in_memory_if_it_fits(self, memory), memory)
 
     def times_hessian(self, v: Tensor) -> Tensor:
         """H v = (1/n) sum_i J_i^T R_i^T R_i J_i v, a chunk of samples at a time, without any sample's Jacobian."""

@@ -33,7 +33,7 @@ from evenly.diagnose.samples import check_real, in_eval_mode, tensor_of
 from evenly.engine.evaluation import last_linear
 from evenly.engine.losses import losses, single
 from evenly.errors import EvenlyError
-from evenly.optim.foreach import alike, norm
+from evenly.optim.foreach import group_tensors, norm
 from evenly.randomness import generator
 from evenly.settings import checks_options
 from evenly.theory.spiral import gini as over_last
@@ -157,7 +157,7 @@ def _phantom(model: nn.Module, split: Split, part: Tensor, ascended: Weights, rh
                     "no_grad() out of its forward pass, or leave rho at 0"
                 )
             torch._foreach_add_(total, torch.autograd.grad(loss, weights, materialize_grads=True))
-    length = float(norm(alike(total)))
+    length = float(norm(group_tensors(total)))
     if not math.isfinite(length):
         raise EvenlyError(
             f"the gradient of {type(model).__name__} is not finite; look at a checkpoint before it diverged"

@@ -26,7 +26,8 @@ from evenly.diagnose.losses import gradient_norm, mean_loss
 from evenly.diagnose.samples import in_eval_mode, samples_of
 from evenly.errors import EvenlyError
 from evenly.settings import checks_options
-from evenly.theory.coherence import MEMORY
+from evenly.theory.arguments import batch_size_of
+from evenly.theory.factors import MEMORY
 from evenly.theory.stability import (
     Hessians,
     Minimum,
@@ -38,7 +39,6 @@ from evenly.theory.stability import (
     smallest_stable_batch_size,
     verdict,
 )
-from evenly.theory.stability.settings import batch_of
 
 SAMPLES = 2000
 """Examples that are looked at unless more are asked for."""
@@ -260,7 +260,7 @@ def stability_card(
     if samples < total:
         chosen = torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:samples]
         x, y = x[chosen], y[chosen]
-    batch_size = batch_of(batch_size, total)
+    batch_size = batch_size_of(batch_size, total)
     found = coherence(model, loss, (x, y), hessian=hessian, chunk=chunk, memory=memory)
     if found.largest_sample_eigenvalue == 0:
         raise EvenlyError(

@@ -1,4 +1,4 @@
-"""Where the gradient is taken: optimizers that take it near the weights instead of at them.
+"""Optimizers that take the gradient near the weights instead of at them.
 
 Each wraps any torch optimizer and steps with a closure:
 

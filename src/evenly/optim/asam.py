@@ -4,8 +4,8 @@
     eps = rho T_w^2 g / ||T_w g||_2,  g = grad L(w),  the norm over all parameters together
     w  <- base(w, grad L(w + eps))
 
-The neighbourhood stretches with each weight, so that the sharpness does not change when a network is rescaled
-without changing its function.
+The neighbourhood scales with each weight, so a rescaling of the network that leaves its function unchanged leaves the
+sharpness unchanged too.
 
 >>> opt = ASAM(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), rho=1.0, model=model)
 >>> loss = opt.step(closure)
@@ -29,13 +29,13 @@ class ASAM(SharpnessAware):
 
     Args:
         base: the optimizer that steps.
-        rho: the radius after scaling, about ten times SAM's; 1.0 is Nguyen et al.'s (USEFUL) on CIFAR. A parameter
+        rho: the radius after scaling, about ten times SAM's. Nguyen et al. (USEFUL) take 1.0 on CIFAR. A parameter
             group may have its own ``"rho"`` and ``"eta"``; the norm is over all groups.
         eta: keeps weights near 0 moving; 0.01 is from the authors' code.
-        model: its parameters' names tell the biases, where T_w is 1: "bias" is in the last part of the name. All
-            else is scaled, embeddings and normalization layers' weights too.
-            Without it every tensor of fewer than two dimensions counts as one, a normalization layer's weight
-            too. Otherwise as in :class:`~evenly.optim.sam.SAM`.
+        model: its parameter names identify the biases, where T_w is 1: "bias" is in the last part of the name. Every
+            other parameter is scaled, including embeddings and the weights of normalization layers. Without a model,
+            every tensor of fewer than two dimensions counts as a bias, also a normalization layer's weight.
+            Otherwise as in :class:`~evenly.optim.sam.SAM`.
         local, check_finite: as in :class:`~evenly.optim.sam.SAM`.
     """
 
@@ -62,11 +62,11 @@ class ASAM(SharpnessAware):
         Tg = [list(torch._foreach_mul(part.grads, T_w)) for part, T_w in zip(parts, T, strict=True)]
         Tg_norm = norm(Tg)
         for part, T_w, T_w_g in zip(parts, T, Tg, strict=True):
-            yield Shift(part.params, list(torch._foreach_mul(T_w_g, T_w)), part.over_rho(Tg_norm))
+            yield Shift(part.params, list(torch._foreach_mul(T_w_g, T_w)), part.divided_by_rho(Tg_norm))
 
     @staticmethod
     def _scale(part: Part, names: dict[Tensor, str]) -> list[Tensor]:
-        """T_w of each parameter, in its shape."""
+        """T_w of each parameter, in the parameter's shape."""
         T_w = list(torch._foreach_abs(part.params))
         torch._foreach_add_(T_w, part.group["eta"])
         for w, T in zip(part.params, T_w, strict=True):

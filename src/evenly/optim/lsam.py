@@ -3,7 +3,7 @@
     eps = rho g_S / ||g_S||_2  on the chosen parameters S, 0 elsewhere,  g = grad L(w)
     w  <- base(w, grad L(w + eps))
 
-Any parameters may be chosen. The norm is over them alone, so that rho is the length of their perturbation.
+Any parameters may be chosen. The norm is over them alone, so rho is the length of their perturbation.
 
 >>> opt = LSAM(torch.optim.SGD(model.parameters(), lr=0.1), params=model.fc.parameters(), rho=1.0)
 >>> loss = opt.step(closure)
@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from evenly.errors import EvenlyError
-from evenly.optim.perturbed import Shift, wrappable
+from evenly.optim.perturbed import Shift, check_base
 from evenly.optim.sam import along_gradient
 from evenly.optim.sharpness_aware import SharpnessAware
 
 
 class LSAM(SharpnessAware):
-    """Perturbs the given parameters; the base steps on all of its own.
+    """Perturbs the given parameters; the base optimizer updates all of its own.
 
     Args:
         base: the optimizer that steps.
@@ -47,19 +47,19 @@ class LSAM(SharpnessAware):
         check_finite: bool = False,
     ) -> None:
         self.params = list(params)
-        held = {p for group in wrappable(base).param_groups for p in group["params"]}
+        held = {p for group in check_base(base).param_groups for p in group["params"]}
         if not self.params:
-            raise EvenlyError("params is empty, so nothing would be perturbed; give e.g. model.fc.parameters()")
+            raise EvenlyError("`params` must hold at least one parameter, got none; give e.g. model.fc.parameters()")
         for index, p in enumerate(self.params):
             if p not in held:
                 raise EvenlyError(
-                    f"parameter {index} of params, of shape {tuple(p.shape)}, is not the base optimizer's; "
+                    f"parameter {index} of `params`, of shape {tuple(p.shape)}, is not in the base optimizer; "
                     f"give it to {type(base).__name__} as well, or leave it out"
                 )
         super().__init__(base, model=model, local=local, check_finite=check_finite, rho=rho)
 
     def perturbation(self) -> Iterator[Shift]:
-        return along_gradient(self.gradients(among=set(self.params)))
+        return along_gradient(self.gradients(subset=set(self.params)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "params": self.params}

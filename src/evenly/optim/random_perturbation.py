@@ -1,6 +1,6 @@
-"""Random perturbation: the gradient at a random point near the weights, SAM's control of half its cost.
+"""Random perturbation: the gradient at a random point near the weights. A control for SAM, at half its cost.
 
-    delta ~ N(0, sigma^2 I), drawn anew each step
+    delta ~ N(0, sigma^2 I), a new draw each step
     w  <- base(w, grad L(w + delta))
 
 It descends the Gaussian-smoothed loss E L(w + delta). The closure runs once per step.
@@ -19,17 +19,17 @@ from torch._compile import _disable_dynamo
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from evenly.optim.foreach import alike
+from evenly.optim.foreach import group_tensors
 from evenly.optim.perturbed import Loss, PerturbedOptimizer, Shift
 
 
 class RandomPerturbation(PerturbedOptimizer):
     """Takes the gradient at weights with Gaussian noise added.
 
-    The noise comes from torch's global generator of each parameter's device, as dropout's does: a resumed run
-    must restore its state (``torch.get_rng_state``, ``torch.cuda.get_rng_state``) beside the optimizer's.
-    Under DistributedDataParallel, replicas whose generators differ draw differing noise, and the gradient
-    averages over it; seed them alike for one common draw.
+    The noise comes from torch's global generator of each parameter's device, as dropout's does. A resumed run must
+    restore its state (``torch.get_rng_state``, ``torch.cuda.get_rng_state``) beside the optimizer's. Under
+    DistributedDataParallel, replicas whose generators differ draw different noise, and the gradient averages over it.
+    Give them the same seed for one common draw.
 
     Args:
         base: the optimizer that steps. Every parameter of it that requires gradients is perturbed.
@@ -45,11 +45,11 @@ class RandomPerturbation(PerturbedOptimizer):
 
     def perturbation(self) -> Iterator[Shift]:
         for group in self.param_groups:
-            for w in alike(p for p in group["params"] if p.requires_grad):
-                sizes = [p.numel() for p in w]
-                noise = torch.randn(sum(sizes), device=w[0].device, dtype=w[0].dtype)
-                directions = [piece.view_as(p) for piece, p in zip(noise.split(sizes), w, strict=True)]
-                yield Shift(w, directions, torch.ones((), dtype=torch.float64) / group["sigma"])
+            for params in group_tensors(p for p in group["params"] if p.requires_grad):
+                sizes = [p.numel() for p in params]
+                noise = torch.randn(sum(sizes), device=params[0].device, dtype=params[0].dtype)
+                directions = [part.view_as(p) for part, p in zip(noise.split(sizes), params, strict=True)]
+                yield Shift(params, directions, torch.ones((), dtype=torch.float64) / group["sigma"])
 
     @_disable_dynamo
     @torch.no_grad()

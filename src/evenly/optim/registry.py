@@ -1,8 +1,9 @@
-"""Optimizers by name: a function from parameters to an optimizer, with evenly's few settings."""
+"""Optimizers by name: a function from parameters to an optimizer, with evenly's settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,43 +22,40 @@ def _sgd(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: 
     return torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=_on_gpu(params))
 
 
-def _adam(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
+def _adam(
+    adam: type[torch.optim.Adam],
+    params: Iterable[Parameter],
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    rho: float,
+) -> Optimizer:
     params = list(params)
     on_gpu = _on_gpu(params)
-    return torch.optim.Adam(params, lr=lr, weight_decay=weight_decay, fused=on_gpu, capturable=bool(on_gpu))
+    return adam(params, lr=lr, weight_decay=weight_decay, fused=on_gpu, capturable=bool(on_gpu))
 
 
-def _adamw(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
-    params = list(params)
-    on_gpu = _on_gpu(params)
-    return torch.optim.AdamW(params, lr=lr, weight_decay=weight_decay, fused=on_gpu, capturable=bool(on_gpu))
-
-
-def _sam(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
-    return SAM(_sgd(params, lr, momentum, weight_decay, rho), rho=rho)
-
-
-def _asam(params: Iterable[Parameter], lr: float, momentum: float, weight_decay: float, rho: float) -> Optimizer:
-    return ASAM(_sgd(params, lr, momentum, weight_decay, rho), rho=rho)
+def _sam(sam: type[SAM] | type[ASAM], params: Iterable[Parameter], rho: float, **sgd: float) -> Optimizer:
+    return sam(_sgd(params, **sgd, rho=rho), rho=rho)
 
 
 def _on_gpu(params: list[Parameter]) -> bool | None:
-    """True where all parameters lie on a GPU, on which one kernel for all of them is faster; else torch's choice."""
+    """True if all parameters are on a GPU, where one kernel for all of them is faster; None is torch's default."""
     return True if all(param.is_cuda for param in params) else None
 
 
 OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], str]] = {
     "sgd": (_sgd, "stochastic gradient descent with momentum"),
-    "adam": (_adam, "Adam"),
-    "adamw": (_adamw, "Adam with decoupled weight decay"),
-    "sam": (_sam, "sharpness-aware minimization over SGD, two passes a step"),
-    "asam": (_asam, "SAM with the radius in units of the weights, over SGD"),
+    "adam": (partial(_adam, torch.optim.Adam), "Adam"),
+    "adamw": (partial(_adam, torch.optim.AdamW), "Adam with decoupled weight decay"),
+    "sam": (partial(_sam, SAM), "sharpness-aware minimization over SGD, two passes a step"),
+    "asam": (partial(_sam, ASAM), "SAM with the radius in units of the weights, over SGD"),
 }
 ADAPTIVE = {"asam": 10.0}
-"""Where a recipe or default gives rho for SAM, these take so many times as much: their radius is in units of the
-weights (Kwon et al. 2021 use 0.5 and 1 where SAM has 0.05 and 0.1)."""
+"""The factor on a recipe's or default rho, which is SAM's, for optimizers whose radius is in units of the weights (Kwon
+et al. 2021 use 0.5 and 1 where SAM has 0.05 and 0.1)."""
 PLAIN = {"sam": "sgd", "asam": "sgd"}
-"""The optimizer underneath each one that perturbs: what it is compared with at equal cost."""
+"""The base of each optimizer that perturbs; the two are compared at equal cost."""
 
 
 def builder(
@@ -68,7 +66,7 @@ def builder(
     weight_decay: float = 0.0,
     rho: float = 0.05,
 ) -> Build:
-    """A function from parameters to the named optimizer; a function given is returned as it is."""
+    """A function from parameters to the named optimizer; a function is returned as it is."""
     if callable(name_or_function):
         return name_or_function
     if name_or_function not in OPTIMIZERS:

@@ -29,10 +29,10 @@ class SAM(SharpnessAware):
 
     Args:
         base: the optimizer that steps.
-        rho: the radius; 0.05 is the customary start, and Nguyen et al. (USEFUL) take 0.1 on CIFAR. A parameter group
-            may have its own ``"rho"``: it goes rho g_group / ||g||, the norm being over all groups.
-        model: as in :class:`~evenly.optim.sharpness_aware.SharpnessAware`: wanted for BatchNorm in a compiled
-            or captured step, needed for ``local``.
+        rho: the radius. 0.05 is the usual default; Nguyen et al. (USEFUL) take 0.1 on CIFAR. A parameter group may
+            have its own ``"rho"``: it moves by rho g_group / ||g||, with the norm over all groups.
+        model: as in :class:`~evenly.optim.sharpness_aware.SharpnessAware`. Recommended for BatchNorm in a compiled or
+            captured step, required for ``local``.
         local: perturb each replica by its own gradient (m-sharpness, Foret et al. Section 4.1).
         check_finite: raise if a gradient is not finite.
     """
@@ -55,7 +55,7 @@ class SAM(SharpnessAware):
 
 
 def along_gradient(parts: list[Part]) -> Iterator[Shift]:
-    """eps = rho g / ||g||_2, each group with its own rho, and 0 where g is."""
+    """eps = rho g / ||g||_2, each group with its own rho; 0 if g is 0."""
     g_norm = norm(part.grads for part in parts)
     for part in parts:
-        yield Shift(part.params, part.grads, part.over_rho(g_norm))
+        yield Shift(part.params, part.grads, part.divided_by_rho(g_norm))

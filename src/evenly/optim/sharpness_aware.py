@@ -1,7 +1,7 @@
-"""The step that SAM, ASAM and LSAM share: one gradient finds where to go up, a second one is descended.
+"""The step that SAM, ASAM and LSAM share: the first gradient sets the perturbation, the second one is descended.
 
 g   = grad L(w)                    first pass
-eps = eps(w, g)                    the method's own
+eps = eps(w, g)                    defined by the method
 w  <- base(w, grad L(w + eps))     second pass
 """
 
@@ -30,17 +30,17 @@ RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 class SharpnessAware(PerturbedOptimizer):
     """Two passes per step; a subclass gives the perturbation between them.
 
-    Each pass draws its own dropout masks. What runs on every forward pass (a counter, a moving average of
-    your own) runs twice; the running statistics of normalization layers move once.
+    Each pass draws its own dropout masks. Code that runs on every forward pass (a counter, a moving average of your
+    own) runs twice; the running statistics of normalization layers are updated once.
 
     Args:
         base: the optimizer that steps.
-        model: the network whose running statistics (BatchNorm, InstanceNorm) the second pass leaves alone.
-            Without it they are those of every module called in the first pass of the first step: a network
-            that comes into play later is missed, and a compiled one runs that one pass uncompiled.
-        local: under DistributedDataParallel, perturb each replica by the gradient of its own part of the
-            batch (m-sharpness, m examples per replica) instead of the whole batch's. ``model`` must then be
-            the DistributedDataParallel that the closure calls.
+        model: the network whose running statistics (BatchNorm, InstanceNorm) the second pass leaves unchanged. Without
+            it, every module called in the first pass of the first step is included: a network that is first called
+            later is missed, and a compiled one runs that one pass uncompiled.
+        local: under DistributedDataParallel, perturb each replica by the gradient of its own part of the batch
+            (m-sharpness, m examples per replica) instead of the whole batch's. ``model`` must then be the
+            DistributedDataParallel that the closure calls.
         check_finite: raise if a gradient is not finite.
     """
 
@@ -48,7 +48,7 @@ class SharpnessAware(PerturbedOptimizer):
     _model: nn.Module | None
     _models: list[nn.Module] | None
     _normalizing: list[tuple[nn.Module, str]] | None
-    """The layers with running statistics and which, looked up once: to walk a deep network every step would be slow."""
+    """The layers with running statistics and the buffers' names, found once: walking a deep network is slow."""
     _buffers: list[tuple[nn.Module, str, Tensor]]
 
     def __init__(
@@ -68,10 +68,10 @@ class SharpnessAware(PerturbedOptimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss] | None = None, *, scaler: GradScaler | None = None) -> Loss:
         closure, scaler = self.begin(closure, scaler)
-        with self._unsynced(), self._noting_models():
+        with self._unsynced(), self._recording_models():
             loss = self.evaluate(closure)
         if isinstance(loss, Tensor):
-            loss = cast(Loss, loss.clone())  # a second run of a captured or compiled closure may write over it
+            loss = cast(Loss, loss.clone())  # a captured or compiled closure may overwrite it in its second run
         if (scaler is not None or self.check_finite) and not self._first_gradients_are_finite():
             if scaler is None:
                 self.refuse_gradient("first")
@@ -87,7 +87,7 @@ class SharpnessAware(PerturbedOptimizer):
     def ascend(self) -> None:
         """Move the weights from w to w + eps, given the gradient at w in ``.grad``.
 
-        The running statistics of ``model`` are kept as they are now; :meth:`restore` brings them back.
+        The running statistics of ``model`` are copied; :meth:`restore` puts them back.
         """
         if self._normalizing is None and self._models is not None:
             modules = [module for model in self._models for module in model.modules()]
@@ -108,40 +108,41 @@ class SharpnessAware(PerturbedOptimizer):
         """Move the weights back from w + eps to w, bit for bit, and the running statistics with them."""
         super().restore()
         for module, name, buffer in self._buffers:
-            if getattr(module, name) is not buffer:  # a layer of the user's own may put a new tensor in its place
+            if getattr(module, name) is not buffer:  # a custom layer may have replaced its buffer by a new tensor
                 setattr(module, name, buffer)
         self._buffers = []
         self._statistics.put_back()
 
     @property
     def model(self) -> nn.Module | None:
-        """The network, as in the arguments; a finished optimizer takes another one: ``opt.model = model``."""
+        """The network, as in the arguments; it can be replaced: ``opt.model = model``."""
         return self._model
 
     @model.setter
     def model(self, model: nn.Module | None) -> None:
         if self.local and not isinstance(model, DistributedDataParallel):
-            given = "None" if model is None else f"a {type(model).__name__}"
+            kind = "None" if model is None else f"a {type(model).__name__}"
             raise EvenlyError(
-                f"local=True, but model is {given}; pass the DistributedDataParallel that the closure calls"
+                f"with local=True `model` must be the DistributedDataParallel that the closure calls, got {kind}"
             )
         if self.local and getattr(model, "static_graph", False):
             raise EvenlyError(
-                "local=True with static_graph=True: the passes differ in what they send; leave static_graph out"
+                "local=True does not work with static_graph=True, as only the second pass synchronizes gradients; "
+                "leave static_graph out"
             )
         if model is not None and not isinstance(model, nn.Module):
-            raise EvenlyError(f"model is a {type(model).__name__}; give the network, a torch.nn.Module, or None")
+            raise EvenlyError(f"`model` must be a torch.nn.Module or None, got a {type(model).__name__}")
         self._model = model
         self._models = None if model is None else [model]
         self._normalizing = None
 
     def keep_statistics_of(self, model: nn.Module) -> None:
-        """Leave the running statistics of this network alone in the second pass; `model` and what it is for stay."""
+        """Leave this network's running statistics unchanged in the second pass, without setting `model`."""
         self._models, self._normalizing = [model], None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
-        self.model = self.model  # a network may have come with the group
+        self.model = self.model  # the group may belong to a new network
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_model": self.model, "local": self.local}
@@ -162,35 +163,35 @@ class SharpnessAware(PerturbedOptimizer):
         if self.local:
             # Replicas must take the second pass together or not at all: its gradients are synchronized.
             assert isinstance(self.model, DistributedDataParallel)
-            on_all = finite.int()
-            torch.distributed.all_reduce(on_all, torch.distributed.ReduceOp.MIN, group=self.model.process_group)
-            finite = on_all.bool()
+            all_finite = finite.int()
+            torch.distributed.all_reduce(all_finite, torch.distributed.ReduceOp.MIN, group=self.model.process_group)
+            finite = all_finite.bool()
         return finite
 
     def _skip(self, scaler: GradScaler) -> None:
-        # The scaler skips, and lowers its scale, for an infinity that it sees itself; with local gradients it
-        # may be on another replica.
+        # The scaler skips the step and lowers its scale only for an infinity on its own replica; with local gradients
+        # the infinity may be on another one.
         for part in self.gradients():
             torch._foreach_mul_([p.grad for p in part.params if p.grad is not None], float("nan"))
         scaler.step(self.base)
 
     @contextmanager
-    def _noting_models(self) -> Iterator[None]:
+    def _recording_models(self) -> Iterator[None]:
         if self._models is not None:
             yield
             return
         models: list[nn.Module] = []
-        within: set[nn.Module] = set()
+        seen: set[nn.Module] = set()
 
-        def note(module: nn.Module, _: object) -> None:
-            if module not in within:
+        def record(module: nn.Module, _: object) -> None:
+            if module not in seen:
                 models.append(module)
-                within.update(module.modules())
+                seen.update(module.modules())
 
-        # Compiled code breaks under a global hook, and torch warns of it: this one pass runs uncompiled.
+        # Compiled code fails under a global hook, and torch warns about it: this one pass runs uncompiled.
         with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
-            hook = register_module_forward_pre_hook(note)
+            hook = register_module_forward_pre_hook(record)
             try:
                 yield
             finally:
@@ -202,6 +203,6 @@ def _refuse_sharded(modules: list[nn.Module]) -> None:
     for module in modules:
         if type(module).__name__ == "FullyShardedDataParallel":
             raise EvenlyError(
-                "the model is a FullyShardedDataParallel: each process holds a part of the weights, and the norm would "
-                "be that of a part; use DistributedDataParallel"
+                "the model is a FullyShardedDataParallel: each process holds part of the weights, so the norm would be "
+                "partial; use DistributedDataParallel"
             )

@@ -10,31 +10,31 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from evenly.optim.foreach import alike
+from evenly.optim.foreach import group_tensors
 
 _layout = attrgetter("device", "dtype", "shape")
 
 
 class Snapshot:
-    """Takes copies of tensors and puts them back in place.
+    """Copies tensors and later puts the copies back in place.
 
-    The copies' memory is kept from one :meth:`take` to the next, so that a captured graph finds it where
-    it was, and as long as their tensors live.
+    The copies' memory is reused from one :meth:`take` to the next, so that a captured graph finds it at the same
+    address, and is freed with the tensors.
     """
 
     def __init__(self) -> None:
-        self._memory = WeakTensorKeyDictionary()  # a tensor that is gone needs no copy
+        self._memory = WeakTensorKeyDictionary()  # a tensor that was deleted needs no copy
         self._taken: list[tuple[list[Tensor], list[Tensor]]] = []
-        self._before: list[Tensor] = []
+        self._last: list[Tensor] = []
         self._layout: list[Any] = []
         self._pairs: list[tuple[list[Tensor], list[Tensor]]] = []
 
     def take(self, tensors: Iterable[Tensor]) -> None:
         tensors = list(tensors)
         layout = [_layout(t) for t in tensors]
-        if layout != self._layout or not all(map(is_, tensors, self._before)):
-            self._before, self._layout = tensors, layout
-            self._pairs = [(originals, [self._copy_of(t) for t in originals]) for originals in alike(tensors)]
+        if layout != self._layout or not all(map(is_, tensors, self._last)):
+            self._last, self._layout = tensors, layout
+            self._pairs = [(originals, [self._copy_of(t) for t in originals]) for originals in group_tensors(tensors)]
         self._taken = self._pairs
         for originals, copies in self._taken:
             torch._foreach_copy_(copies, originals)
@@ -46,7 +46,7 @@ class Snapshot:
 
     def _copy_of(self, tensor: Tensor) -> Tensor:
         copy: Tensor | None = self._memory.get(tensor)
-        # model.to(...) moves a parameter without making a new one
+        # model.to(...) moves a parameter's data without making a new parameter
         if copy is None or _layout(copy) != _layout(tensor):
             copy = self._memory[tensor] = torch.empty_like(tensor)
         return copy

@@ -1,43 +1,52 @@
-"""Coherence of a minimum: how far the samples' Hessians point the same way (Dexter et al. 2024).
+"""Coherence of a minimum: how similar the samples' Hessians are (Dexter et al. 2024).
 
     H = (1/n) sum_i H_i,    S_ij = || H_i^{1/2} H_j^{1/2} ||_F = sqrt(Tr H_i H_j)
     sigma = lambda_max(S) / max_i lambda_max(H_i)
 
-sigma is at least 1, and where every H_i has rank one at most n: 1 if the samples are orthogonal, n if they are all
-alike. SAM with a frozen gradient norm alpha moves on the surface that I + cH amplifies, c = rho/alpha, and has
+sigma is at least 1, and if every H_i has rank one at most n: 1 if the samples are orthogonal, n if they are equal. For
+SAM with a frozen gradient norm alpha and c = rho/alpha, H_i is multiplied by I + cH:
 
     S_ij = sqrt(Tr (I + cH) H_i (I + cH) H_j),    max_i lambda_max((I + cH) H_i),    lambda((I + cH) H)
 
-(eqs 65, 79 and 66 of the paper that carries the analysis over to SAM),
+(eqs 65, 79 and 66 of the paper that extends the analysis to SAM). This is the plain coherence of the
+matrices (I + cH)^{1/2} H_i (I + cH)^{1/2}, whose mean is (I + cH) H.
 
-which is the plain coherence of the matrices (I + cH)^{1/2} H_i (I + cH)^{1/2}, whose mean is (I + cH) H.
+>>> coherence = of_gradients(gradients)         # (n, p): H_i = g_i g_i^T, so that S_ij = |g_i . g_j|
+>>> coherence.measure, coherence.largest_hessian_eigenvalue
 
->>> found = of_gradients(gradients)         # (n, p): H_i = g_i g_i^T, so that S_ij = |g_i . g_j|
->>> found.measure, found.largest_hessian_eigenvalue
-
-No root of an H_i is ever taken, and with factors H_i = A_i^T A_i no p x p matrix is formed unless p is the smaller
-side: Tr H_i H_j = || A_i A_j^T ||_F^2, and H has the eigenvalues of the Gram matrix of all rows, over n.
+No root of an H_i is taken. With factors H_i = A_i^T A_i no p x p matrix is formed unless p is the
+smaller side: Tr H_i H_j = || A_i A_j^T ||_F^2, and H has the eigenvalues of the Gram matrix of all rows, over n.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from evenly.errors import EvenlyError
+from evenly.settings import at_least, checks_options
+from evenly.theory.arguments import Count, NotNegative
+from evenly.theory.factors import (
+    MEMORY,
+    Block,
+    Factors,
+    InMemory,
+    in_memory_if_it_fits,
+    product,
+    products,
+    projected,
+    refuse_infinite,
+    samples_within,
+)
 from evenly.theory.lanczos import Array, run
 
-MEMORY = 2**30
-"""Bytes of factors held at a time."""
 DENSE = 1024
 """Side of the largest matrix whose whole spectrum is computed; of larger ones the largest eigenvalue, by Lanczos."""
-COLUMNS = 4096
-"""Columns of a float32 product that are summed before float64 takes over."""
 CONFIDENCE = 0.95
 """Probability with which the error bound of a sketch holds."""
 
@@ -49,13 +58,13 @@ class Coherence:
     Attributes:
         n: the number of samples.
         largest_eigenvalue: lambda_max(S).
-        sample_eigenvalues: (n,) lambda_max(H_i); of (I + cH) H_i where `ascent` is not 0.
-        largest_hessian_eigenvalue, smallest_hessian_eigenvalue: of H; of (I + cH) H where `ascent` is not 0. The
-            smallest is exactly 0 where there are more parameters than rows of factors, and the lower bound 0 where it
-            is not worked out: by a sketch, or where both exceed `DENSE`.
+        sample_eigenvalues: (n,) lambda_max(H_i); of (I + cH) H_i if `ascent` is not 0.
+        largest_hessian_eigenvalue, smallest_hessian_eigenvalue: of H; of (I + cH) H if `ascent` is not 0. The
+            smallest is exactly 0 if there are more parameters than rows of factors, and the lower bound 0 if it is not
+            computed: for a sketch, or if both exceed `DENSE`.
         ascent: c = rho/alpha; 0 for SGD.
-        matrix: S (n, n), float64, or None where only numbers are known.
-        error_bound: `largest_eigenvalue` is this near to the truth with probability 0.95; 0 without a sketch.
+        matrix: S (n, n), float64, or None if only numbers are known.
+        error_bound: `largest_eigenvalue` is this close to the exact one with probability 0.95; 0 without a sketch.
     """
 
     n: int
@@ -74,107 +83,39 @@ class Coherence:
 
     @property
     def measure(self) -> float:
-        """sigma = lambda_max(S) / max_i lambda_max(H_i); nan where every H_i is 0."""
+        """sigma = lambda_max(S) / max_i lambda_max(H_i); nan if every H_i is 0."""
         top = self.largest_sample_eigenvalue
         return self.largest_eigenvalue / top if top > 0 else math.nan
 
     def __repr__(self) -> str:
-        within = f" ± {self.error_bound:.3g}" if self.error_bound else ""
+        error = f" ± {self.error_bound:.3g}" if self.error_bound else ""
         return (
             f"Coherence(n={self.n}, measure={self.measure:.4g}, "
-            f"largest_eigenvalue={self.largest_eigenvalue:.4g}{within}, "
+            f"largest_eigenvalue={self.largest_eigenvalue:.4g}{error}, "
             f"largest_sample_eigenvalue={self.largest_sample_eigenvalue:.4g}, "
             f"largest_hessian_eigenvalue={self.largest_hessian_eigenvalue:.4g}, ascent={self.ascent:g})"
         )
 
 
-Block = tuple[slice, slice, Tensor]
-"""Samples i, samples j, and (ik, jk) products of their rows; on the diagonal i covers j, elsewhere they do not meet."""
-
-
-class Factors(Protocol):
-    """H_i = A_i^T A_i with A_i (k, p), handed out a few samples at a time, so that they need not all be held."""
-
-    @property
-    def n(self) -> int: ...
-
-    @property
-    def k(self) -> int: ...
-
-    @property
-    def p(self) -> int: ...
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        """A_i of the samples from `start` to before `stop`: (stop - start, k, p)."""
-
-    def products(self, memory: int) -> Iterator[Block]:
-        """Blocks of the Gram matrix of all rows, over its upper triangle; :func:`products` if there is no short cut."""
-
-    def times_hessian(self, v: Tensor) -> Tensor:
-        """H v (p,) for v (p,), both float64."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """Factors (n, k, p) in memory."""
-
-    factors: Tensor
-
-    @property
-    def n(self) -> int:
-        return self.factors.shape[0]
-
-    @property
-    def k(self) -> int:
-        return self.factors.shape[1]
-
-    @property
-    def p(self) -> int:
-        return self.factors.shape[2]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.factors.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.factors.device
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        return self.factors[start:stop]
-
-    def products(self, memory: int) -> Iterator[Block]:
-        return products(self, memory)
-
-    def times_hessian(self, v: Tensor) -> Tensor:
-        a = self.factors.reshape(-1, self.p)
-        return (a.T @ (a @ v.to(a.dtype))).double() / self.n
-
-
-def of_hessians(hessians: Tensor, *, ascent: float = 0.0) -> Coherence:
+@checks_options
+def of_hessians(hessians: Tensor, *, ascent: NotNegative = 0.0) -> Coherence:
     """Coherence of dense Hessians (n, p, p): one product of the flattened matrices.
 
     Each must be symmetric and positive semi-definite to within sqrt(eps) of its own largest entry or eigenvalue (1.5e-8
     in float64). An entry of S below sqrt(eps) of its row's largest is rounding: give factors or gradients instead.
     """
-    c = _checked_ascent(ascent)
-    each = _symmetric(hessians).double()
-    spectra = _positive(each, torch.finfo(hessians.dtype).eps ** 0.5)
-    n, p, _ = each.shape
-    spectrum, vectors = torch.linalg.eigh(each.mean(0))
+    c = float(ascent)
+    matrices = _symmetric(hessians).double()
+    spectra = _positive_spectra(matrices, torch.finfo(hessians.dtype).eps ** 0.5)
+    n, p, _ = matrices.shape
+    spectrum, vectors = torch.linalg.eigh(matrices.mean(0))
     if c:
         root = (vectors * (1 + c * spectrum).sqrt()) @ vectors.T
-        each = root @ each @ root
-        spectra = torch.linalg.eigvalsh(each)
-    flat = each.reshape(n, p * p)
+        matrices = root @ matrices @ root
+        spectra = torch.linalg.eigvalsh(matrices)
+    flat = matrices.reshape(n, p * p)
     s = (flat @ flat.T).clamp_(min=0).sqrt_()
-    low, high = (float(spectrum[at].clamp(min=0)) for at in (0, -1))
+    low, high = (float(spectrum[index].clamp(min=0)) for index in (0, -1))
     return _result(s, spectra[:, -1].clamp(min=0).cpu(), c, high, low)
 
 
@@ -183,7 +124,7 @@ def of_gradients(
 ) -> Coherence:
     """Coherence of H_i = g_i g_i^T from gradients (n, p), as at a minimum of zero squared loss: S_ij = |g_i . g_j|."""
     if gradients.ndim != 2:
-        raise EvenlyError(f"gradients have shape {tuple(gradients.shape)}; give (n, p), one row for each sample")
+        raise EvenlyError(f"gradients must have shape (n, p), a row for each sample, got {tuple(gradients.shape)}")
     return of_factors(gradients[:, None], ascent=ascent, sketch=sketch, memory=memory, seed=seed)
 
 
@@ -192,46 +133,42 @@ def of_factors(
 ) -> Coherence:
     """Coherence of H_i = A_i^T A_i from factors A_i (n, k, p). See :func:`of_stream` for the options."""
     if factors.ndim != 3 or 0 in factors.shape:
-        raise EvenlyError(f"factors have shape {tuple(factors.shape)}; give (n, k, p) with at least 1 of each")
+        raise EvenlyError(f"factors must have shape (n, k, p), each at least 1, got {tuple(factors.shape)}")
     if not factors.is_floating_point():
-        raise EvenlyError(f"factors are {factors.dtype}; give floating-point numbers")
+        raise EvenlyError(f"factors must be floating-point numbers, got {factors.dtype}")
     refuse_infinite(factors.detach(), 0)
-    return of_stream(Held(factors.detach()), ascent=ascent, sketch=sketch, memory=memory, seed=seed)
+    return of_stream(InMemory(factors.detach()), ascent=ascent, sketch=sketch, memory=memory, seed=seed)
 
 
+@checks_options
 def of_stream(
-    factors: Factors, *, ascent: float = 0.0, sketch: int | None = None, memory: int = MEMORY, seed: int = 0
+    factors: Factors,
+    *,
+    ascent: NotNegative = 0.0,
+    sketch: Annotated[int | None, at_least(2)] = None,
+    memory: Count = MEMORY,
+    seed: int = 0,
 ) -> Coherence:
-    """Coherence of factors that are asked for in blocks; S is symmetric, so that half of the pairs of blocks is enough.
+    """Coherence of factors that are computed in blocks; S is symmetric, so half of the pairs of blocks is enough.
 
     Args:
-        factors: where the A_i come from. They are kept if `memory` allows, and asked for again otherwise.
+        factors: the source of the A_i. They are kept in memory if they fit, and computed again otherwise.
         ascent: c = rho/alpha of SAM; 0 for SGD.
         sketch: project the p columns of every A_i at random to this many, in a single pass; see :func:`sketched`.
         memory: bytes of factors held at a time. S and, for k = 1 or few rows, the Gram matrix of nk rows come on top.
         seed: of the sketch.
     """
-    c = _checked_ascent(ascent)
-    if memory < 1:
-        raise EvenlyError(f"memory {memory} holds nothing; give a number of bytes, e.g. {MEMORY}")
-    if sketch is not None and sketch < 2:
-        raise EvenlyError(f"sketch {sketch} keeps too little; give the number of columns to keep, e.g. 4096")
+    c = float(ascent)
     if sketch is not None and sketch < factors.p:
         if c:
             raise EvenlyError(f"sketch {sketch} has no error bound with ascent {c:g}; leave out one of the two")
         return sketched(factors, sketch, memory=memory, seed=seed)
     n, k, p = factors.n, factors.k, factors.p
     if p <= min(n * k, DENSE):
-        return _through_hessian(held_if_it_fits(factors, memory), c, memory)
+        return _through_hessian(in_memory_if_it_fits(factors, memory), c, memory)
     if k == 1 or 8 * (n * k) ** 2 <= memory:
         return _through_gram(factors, c, memory)
     return _through_blocks(factors, c, memory)
-
-
-def held_if_it_fits(factors: Factors, memory: int) -> Factors:
-    """The factors in memory where they fit, so that they are asked for once."""
-    fits = factors.n * factors.k * factors.p * factors.dtype.itemsize <= memory
-    return Held(factors.rows(0, factors.n)) if fits else factors
 
 
 def _through_hessian(factors: Factors, c: float, memory: int) -> Coherence:
@@ -269,8 +206,8 @@ def _through_gram(factors: Factors, c: float, memory: int) -> Coherence:
 
 
 def _through_blocks(factors: Factors, c: float, memory: int) -> Coherence:
-    """Many rows and many parameters: neither matrix is held; A_j (I + cH) is summed over all samples."""
-    factors = held_if_it_fits(factors, memory) if c else factors
+    """Many rows and many parameters: neither matrix is formed; A_j (I + cH) is summed over all samples."""
+    factors = in_memory_if_it_fits(factors, memory) if c else factors
     step = samples_within(factors, memory // 8)
 
     def amplify(rows: Tensor) -> Tensor:
@@ -285,7 +222,7 @@ def _through_blocks(factors: Factors, c: float, memory: int) -> Coherence:
     return _assembled(factors, blocks, c, high, 0.0)
 
 
-def _assembled(factors: Factors, blocks: Iterator[Block] | list[Block], c: float, high: float, low: float) -> Coherence:
+def _assembled(factors: Factors, blocks: Iterable[Block], c: float, high: float, low: float) -> Coherence:
     """S and the samples' eigenvalues from blocks of A (I + cH) A^T; `high` and `low` are eigenvalues of the plain H."""
     n, k = factors.n, factors.k
     s = torch.empty(n, n, dtype=torch.float64, device=factors.device)
@@ -296,14 +233,14 @@ def _assembled(factors: Factors, blocks: Iterator[Block] | list[Block], c: float
         s[i, j] = entries
         s[j, i] = entries.T
         if j.start < i.stop:
-            both = torch.arange(j.start, j.stop, device=block.device)
-            own = quads[both - i.start, :, both - j.start, :]
-            sample[j] = torch.linalg.eigvalsh((own + own.mT) / 2)[:, -1].clamp(min=0).cpu()
+            diagonal = torch.arange(j.start, j.stop, device=block.device)
+            gram = quads[diagonal - i.start, :, diagonal - j.start, :]
+            sample[j] = torch.linalg.eigvalsh((gram + gram.mT) / 2)[:, -1].clamp(min=0).cpu()
     return _result(s, sample, c, high, low)
 
 
 def _result(s: Tensor, sample: Tensor, c: float, high: float, low: float) -> Coherence:
-    """What was found; `high` and `low` are eigenvalues of the plain H."""
+    """The result; `high` and `low` are eigenvalues of the plain H."""
     return Coherence(
         n=len(s),
         largest_eigenvalue=largest_eigenvalue(s),
@@ -319,7 +256,7 @@ def sketched(factors: Factors, columns: int, *, memory: int = MEMORY, seed: int 
     """Coherence by two independent random projections P, Q of the parameters to `columns` = m numbers, in one pass.
 
     T_ij = < (A_i P)(A_j P)^T, (A_i Q)(A_j Q)^T > is an unbiased estimate of Tr H_i H_j, and S_ij = sqrt(max(T_ij, 0)).
-    A projection deals the parameters evenly into m bins at random and adds those of a bin up under random signs. The
+    A projection divides the parameters at random into m equal bins and sums each bin with random signs. The
     diagonal of S and the samples' and the mean's eigenvalues are exact.
 
     The bound: with l_i = lambda_max(H_i) and d_i = ||H_i||_F, a pair of parameters shares a bin with probability at
@@ -333,11 +270,11 @@ def sketched(factors: Factors, columns: int, *, memory: int = MEMORY, seed: int 
     sqrt((4 (sum l_i)^2 + (sum d_i)^2)(1 + 4/m) / (0.05 m)) with probability 0.95.
     """
     n, k, m = factors.n, factors.k, columns
-    halves, own = projected(factors, m, memory=memory, seed=seed)
-    sample = torch.linalg.eigvalsh(own)[:, -1].clamp(min=0)
-    norm = torch.linalg.matrix_norm(own)
+    sketches, gram = projected(factors, m, memory=memory, seed=seed)
+    sample = torch.linalg.eigvalsh(gram)[:, -1].clamp(min=0)
+    norm = torch.linalg.matrix_norm(gram)
     s = torch.empty(n, n, dtype=torch.float64, device=factors.device)
-    first, second = (Held(half) for half in halves)
+    first, second = map(InMemory, sketches)
     for (i, j, block), (_, _, other) in zip(products(first, memory), products(second, memory), strict=True):
         pairs = (block * other).reshape(i.stop - i.start, k, j.stop - j.start, k).sum((1, 3)).clamp_(min=0).sqrt_()
         s[i, j] = pairs
@@ -355,74 +292,6 @@ def sketched(factors: Factors, columns: int, *, memory: int = MEMORY, seed: int 
     )
 
 
-def projected(factors: Factors, columns: int, *, memory: int = MEMORY, seed: int = 0) -> tuple[list[Tensor], Tensor]:
-    """(A_i P, A_i Q), each (n, k, columns), and A_i A_i^T (n, k, k), from one pass over the factors."""
-    n, k, p = factors.n, factors.k, factors.p
-    draw = torch.Generator().manual_seed(seed)
-    width = -(-p // columns)
-    projections = []
-    for _ in range(2):
-        order = torch.randperm(width * columns, generator=draw)
-        signs = torch.randint(0, 2, order.shape, generator=draw, dtype=torch.int8) * 2 - 1
-        beyond = order >= p  # bins that the last parameters do not fill
-        order[beyond], signs[beyond] = 0, 0
-        projections.append((order.to(factors.device), signs.to(factors.device, factors.dtype)))
-    halves = [torch.empty(n, k, columns, dtype=factors.dtype, device=factors.device) for _ in projections]
-    own = torch.empty(n, k, k, dtype=torch.float64, device=factors.device)
-    step = samples_within(factors, memory // 8)
-    for start in range(0, n, step):
-        here = slice(start, min(start + step, n))
-        a = factors.rows(here.start, here.stop)
-        own[here] = (a @ a.mT).double()
-        for half, (order, signs) in zip(halves, projections, strict=True):
-            half[here] = (a[..., order] * signs).reshape(*a.shape[:2], columns, width).sum(3)
-    return halves, own
-
-
-def _same(rows: Tensor) -> Tensor:
-    return rows
-
-
-def products(
-    factors: Factors, memory: int, left: Callable[[Tensor], Tensor] = _same, right: Callable[[Tensor], Tensor] = _same
-) -> Iterator[Block]:
-    """The blocks (rows of samples i, rows of samples j, left(A_i) right(A_j)^T) that cover the upper triangle.
-
-    A long block of rows stays while short ones pass by: each sample is asked for once for every long block before it.
-    """
-    n, p = factors.n, factors.p
-    long = samples_within(factors, memory // 2)
-    short = min(samples_within(factors, memory // 8), max(1, memory // (32 * long * factors.k**2)), max(256, long // 8))
-    for first in range(0, n, long):
-        last = min(first + long, n)
-        held = factors.rows(first, last)
-        rows = left(held.reshape(-1, p))
-        for start in range(first, last, short):
-            stop = min(start + short, last)
-            passing = right(held[start - first : stop - first].reshape(-1, p))
-            yield slice(first, stop), slice(start, stop), product(rows[: (stop - first) * factors.k], passing)
-        for start in range(last, n, short):
-            stop = min(start + short, n)
-            passing = right(factors.rows(start, stop).reshape(-1, p))
-            yield slice(first, last), slice(start, stop), product(rows, passing)
-
-
-def samples_within(factors: Factors, memory: int) -> int:
-    """How many samples' factors fit into so many bytes; at least one."""
-    return max(1, min(factors.n, memory // (factors.k * factors.p * factors.dtype.itemsize)))
-
-
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """left right^T in float64 for (a, p) and (b, p); large float32 ones pass to float64 every `COLUMNS` columns."""
-    if torch.float64 in (left.dtype, right.dtype) or len(left) * len(right) * left.shape[1] <= 2**28:
-        return left.double() @ right.double().T
-    total = torch.zeros(len(left), len(right), dtype=torch.float64, device=left.device)
-    for start in range(0, left.shape[1], COLUMNS):
-        part = slice(start, start + COLUMNS)
-        total += left[:, part] @ right[:, part].T
-    return total
-
-
 def largest_eigenvalue(matrix: Tensor) -> float:
     """lambda_max of a symmetric matrix: all eigenvalues of a small one, Lanczos on a large one."""
     if len(matrix) > DENSE:
@@ -433,9 +302,9 @@ def largest_eigenvalue(matrix: Tensor) -> float:
 
 
 def largest_of_operator(times: Callable[[Tensor], Tensor], start: Tensor) -> float:
-    """lambda_max of a positive semi-definite matrix that is known by its products with vectors alone.
+    """lambda_max of a positive semi-definite matrix of which only products with vectors are available.
 
-    Right to 1e-7 of itself at worst, where 300 products suffice; the error is the square of that over the relative gap.
+    The relative residual is 1e-7 if 300 products suffice; the error is its square over the relative gap.
     """
     return max(_lanczos(times, start, tolerance=1e-7)[0], 0.0)
 
@@ -448,54 +317,37 @@ def _lanczos(
     def settled(values: Array, residuals: Array, rounding: float) -> bool:
         return bool(residuals[-1] <= tolerance * abs(values[-1]))
 
-    found = run(times, start, start.new_empty(0, len(start)), settled, 1, steps)
-    return float(found.values[-1]), found.settled
+    result = run(times, start, start.new_empty(0, len(start)), settled, 1, steps)
+    return float(result.values[-1]), result.settled
 
 
 def _random(size: int, device: torch.device) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device)
 
 
-def refuse_infinite(factors: Tensor, first: int) -> None:
-    """Refuse factors (b, k, p) that hold NaN or infinity; `first` is the index of the first sample among all."""
-    if bool(torch.isfinite(factors.sum())):  # one pass; a sum that overflows is looked at again
-        return
-    bad = (~torch.isfinite(factors)).flatten(1).any(1).nonzero().flatten()
-    if len(bad):
-        raise EvenlyError(
-            f"the gradient of sample {first + int(bad[0])} holds NaN or infinity; look at its input and at the weights"
-        )
-
-
-def _checked_ascent(ascent: float) -> float:
-    if not (math.isfinite(ascent) and ascent >= 0):
-        raise EvenlyError(f"ascent {ascent} is no rho/alpha; give a finite number from 0 (0 for SGD)")
-    return float(ascent)
-
-
 def _symmetric(hessians: Tensor) -> Tensor:
     if hessians.ndim != 3 or hessians.shape[1] != hessians.shape[2] or 0 in hessians.shape:
-        raise EvenlyError(f"Hessians have shape {tuple(hessians.shape)}; give (n, p, p) with at least 1 of each")
+        raise EvenlyError(f"Hessians must have shape (n, p, p), each at least 1, got {tuple(hessians.shape)}")
     if not hessians.is_floating_point():
-        raise EvenlyError(f"Hessians are {hessians.dtype}; give floating-point numbers")
+        raise EvenlyError(f"Hessians must be floating-point numbers, got {hessians.dtype}")
     h = hessians.detach()
     if not bool(torch.isfinite(h).all()):
         bad = (~torch.isfinite(h)).flatten(1).any(1).nonzero().flatten()
-        raise EvenlyError(f"Hessian {int(bad[0])} holds NaN or infinity; remove the sample or look at its loss")
-    apart = (h - h.mT).abs().amax((1, 2))
-    uneven = apart > torch.finfo(h.dtype).eps ** 0.5 * h.abs().amax((1, 2))
-    if bool(uneven.any()):
-        i = int(uneven.nonzero()[0])
+        raise EvenlyError(f"Hessian {int(bad[0])} holds NaN or infinity; remove the sample or check its loss")
+    difference = (h - h.mT).abs().amax((1, 2))
+    asymmetric = difference > torch.finfo(h.dtype).eps ** 0.5 * h.abs().amax((1, 2))
+    if bool(asymmetric.any()):
+        i = int(asymmetric.nonzero()[0])
         least = float(torch.linalg.eigvalsh((h[i] + h[i].mT) / 2)[0])
         raise EvenlyError(
-            f"Hessian {i} is not symmetric: it differs from its transpose by {float(apart[i]):.3g} "
-            f"(smallest eigenvalue of its symmetric part {least:.3g}); give (H + H^T) / 2 if that is meant"
+            f"Hessian {i} is not symmetric: it differs from its transpose by {float(difference[i]):.3g} "
+            f"(smallest eigenvalue of its symmetric part {least:.3g}); give (H + H^T) / 2 if that is intended"
         )
     return (h + h.mT) / 2
 
 
-def _positive(hessians: Tensor, tolerance: float) -> Tensor:
-    """The spectra (n, p), ascending; refused where one is negative beyond the tolerance times the largest."""
+def _positive_spectra(hessians: Tensor, tolerance: float) -> Tensor:
+    """The spectra (n, p), ascending; refused if one is negative beyond the tolerance times the largest."""
     spectra: Tensor = torch.linalg.eigvalsh(hessians)
     negative = spectra[:, 0] < -tolerance * spectra.abs().amax(1)
     if bool(negative.any()):

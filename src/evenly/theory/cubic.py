@@ -9,8 +9,8 @@ rows of U, a_r = sum_j <w_j, u_r>^3 and S_ri the number of times that example i 
     m_i = sum_r S_ri a_r
     grad_{w_j} L = -3 sum_r c_r <w_j, u_r>^2 u_r,    c_r = (1/N) sum_i S_ri l_i,    l_i = sigmoid(-m_i)
 
-(Lemma A.2 of Nguyen et al., Lemma D.1 of Deng et al.) On the papers' data every example shares its feature patches with
-the others, so that of N P patches P - 2 per example are left to multiply; without noise a handful are left in all.
+(Lemma A.2 of Nguyen et al., Lemma D.1 of Deng et al.) In the papers' data examples share their feature patches, so that
+of N P patches only P - 2 per example are left to multiply. Without noise a handful are left in all.
 
 >>> law = PatchDistribution()
 >>> split, features = law.sample(2000, seed=0), torch.stack(law.directions(0))
@@ -22,30 +22,32 @@ the others, so that of N P patches P - 2 per example are left to multiply; witho
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from evenly.errors import EvenlyError
+from evenly.settings import at_least, below, checks_options
+from evenly.theory.arguments import Count, NotNegative, Positive
 
 SHARED = 0.01
-"""A patch is multiplied once for all examples if its occurrences number more than this share of the examples (and more
-than one): at most P / SHARED patches can, which bounds what their N columns cost."""
+"""A patch is multiplied once for all examples if it occurs more than once and in more than this share of the examples.
+At most P / SHARED patches do, which bounds the cost of their N columns."""
 
 
 @dataclass(frozen=True)
 class Folded:
-    """Patch data with the labels folded in: what of it the network's loss depends on.
+    """Patch data with the labels folded in: everything that the network's loss depends on.
 
     Attributes:
-        shared: (F, d), the patches that many examples hold, up to sign.
-        counts: (F, n), how often example i holds patch f, minus how often it holds its negative.
+        shared: (F, d), the patches that many examples share, up to sign.
+        counts: (F, n), how often example i has patch f, minus how often it has its negative.
         own: (Q, n, d), each example's other patches times its label, zeros where it has fewer than Q.
-        weight: (n,), the share of the N examples that each stands for; sums to 1. Where no example has patches of its
-            own (no noise), equal examples are one, so that n is a handful.
+        weight: (n,), the share of the N examples that each represents; sums to 1. If no example has patches of its own
+            (no noise), equal examples are merged, so that n is a handful.
     """
 
     shared: Tensor
@@ -56,7 +58,7 @@ class Folded:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What training passed through. S is the shape of the batch of networks: nothing, or (number of networks,).
+    """The path of training. S is the shape of the batch of networks: (), or (number of networks,).
 
     Attributes:
         steps: (T,), the iterations t that were recorded: 0, every, 2 every, ..., and the last.
@@ -80,43 +82,43 @@ class Trajectory:
 def fold(patches: Tensor, labels: Tensor) -> Folded:
     """Fold labels into patches and find the patches that examples share, bit for bit up to sign.
 
-    Any patch data will do: what repeats nowhere is kept as it is, and only the speed depends on how much repeats.
+    Works for any patch data; only the speed depends on how many patches repeat.
 
     Args:
         patches: (N, P, d), finite.
         labels: (N,), 0/1 or -1/+1.
     """
     if patches.ndim != 3 or 0 in patches.shape:
-        raise EvenlyError(f"patches have shape {tuple(patches.shape)}; give (N, P, d) with at least 1 of each")
+        raise EvenlyError(f"patches must have shape (N, P, d), each at least 1, got {tuple(patches.shape)}")
     if labels.shape != patches.shape[:1]:
-        raise EvenlyError(f"labels have shape {tuple(labels.shape)} for {len(patches)} examples; give one each")
+        raise EvenlyError(f"labels must have shape ({len(patches)},), got {tuple(labels.shape)}")
     if not patches.is_floating_point() or not patches.isfinite().all():
-        raise EvenlyError("patches hold entries that are not finite floating-point numbers; mend or drop those")
+        raise EvenlyError("patches must be finite floating-point numbers; correct or drop the others")
     y = _signs(labels).to(patches)
     N, P, d = patches.shape
     u = (y[:, None, None] * patches).reshape(N * P, d)
 
     first = (u != 0).to(torch.uint8).argmax(1, keepdim=True)
     sign = u.gather(1, first)[:, 0].sign()
-    upright = u * sign[:, None] + 0.0  # -0.0 + 0.0 is 0.0: equal numbers have equal bits
-    _, kind, size = torch.unique(_fingerprint(upright), return_inverse=True, return_counts=True)
+    canonical = u * sign[:, None] + 0.0  # -0.0 + 0.0 is 0.0: equal numbers have equal bits
+    _, kind, size = torch.unique(_fingerprint(canonical), return_inverse=True, return_counts=True)
     example = torch.arange(N, device=u.device).repeat_interleave(P)
     member = torch.empty_like(size).scatter_(0, kind, torch.arange(N * P, device=u.device))
     common = size > max(1.0, SHARED * N)
-    is_shared = common[kind] & (sign != 0) & (upright == upright[member[kind]]).all(1)
+    is_shared = common[kind] & (sign != 0) & (canonical == canonical[member[kind]]).all(1)
 
     column = common.cumsum(0) - 1
-    shared = upright[member[common]]
+    shared = canonical[member[common]]
     counts = u.new_zeros(len(shared), N)
     counts.index_put_((column[kind[is_shared]], example[is_shared]), sign[is_shared], accumulate=True)
-    used = (counts != 0).any(1)  # the zero patch is common where features are absent
+    used = (counts != 0).any(1)  # the zero patch is common if features are absent
     shared, counts = shared[used], counts[used]
 
-    left = (~is_shared & (sign != 0)).view(N, P)
-    Q = int(left.sum(1).max())
-    place = left.cumsum(1)[left] - 1
+    is_own = (~is_shared & (sign != 0)).view(N, P)
+    Q = int(is_own.sum(1).max())
+    place = is_own.cumsum(1)[is_own] - 1
     own = u.new_zeros(Q, N, d)
-    own[place, torch.arange(N, device=u.device).repeat_interleave(left.sum(1))] = u[left.view(-1)]
+    own[place, torch.arange(N, device=u.device).repeat_interleave(is_own.sum(1))] = u[is_own.view(-1)]
     weight = torch.full((N,), 1 / N, dtype=torch.float64, device=u.device)
     if Q == 0 and len(shared):
         counts, size = torch.unique(counts, dim=1, return_counts=True)
@@ -130,19 +132,19 @@ def _signs(labels: Tensor) -> Tensor:
         return 2 * labels.double() - 1
     if values <= {-1, 1}:
         return labels.double()
-    raise EvenlyError(f"labels have the values {sorted(values)[:4]}; give 0/1 or -1/+1")
+    raise EvenlyError(f"labels must be 0/1 or -1/+1, got {sorted(values)[:4]}")
 
 
 def _fingerprint(rows: Tensor) -> Tensor:
     """An integer (R,) for each row (R, d), equal for equal bits and almost surely different for others."""
     bits = rows.double().contiguous().view(torch.int64)
     odd = torch.randint(2**62, (rows.shape[1],), generator=torch.Generator().manual_seed(0)).to(rows.device) * 2 + 1
-    # the shift brings the high bits down: numbers of few digits end in zeros, which no product would spread
+    # the shift moves the high bits down: numbers of few digits end in zeros, which a product would not spread
     return ((bits ^ (bits >> 29)) * odd).sum(1)
 
 
 class _Pass:
-    """Loss and gradient of S networks of J filters at w (S, J, d), the products in memory that is used again."""
+    """Loss and gradient of S networks of J filters at w (S, J, d), with memory that is reused for the products."""
 
     def __init__(self, data: Folded, w: Tensor) -> None:
         S, J, d = w.shape
@@ -150,8 +152,8 @@ class _Pass:
         self.u = torch.cat([data.own.reshape(Q * n, d), data.shared]).to(w)  # (R, d)
         self.columns = self.u.T.contiguous()
         self.counts, self.examples = data.counts.to(w), data.counts.T.contiguous().to(w)
-        # as a rule all examples weigh the same, and their weight then goes into the gradient as one number
-        self.even = float(data.weight[0]) if bool((data.weight == data.weight[0]).all()) else None
+        # usually all examples have the same weight, which then enters the gradient as one number
+        self.equal_weight = float(data.weight[0]) if bool((data.weight == data.weight[0]).all()) else None
         self.weight = data.weight.to(w)
         self.z, self.square = w.new_empty(2, S, J, len(self.u))
         self.a, self.c = w.new_empty(2, S, len(self.u))
@@ -161,7 +163,7 @@ class _Pass:
         self.flat = [t.view(S * J, -1) for t in (self.z, self.square, self.gradient)]
 
     def __call__(self, w: Tensor, with_loss: bool = False) -> tuple[Tensor | None, Tensor]:
-        """The loss (S,) if asked for, and the gradient (S, J, d), which the next call overwrites."""
+        """The loss (S,), if `with_loss`, and the gradient (S, J, d), which the next call overwrites."""
         z, square, gradient = self.flat
         torch.mm(w.view(len(z), -1), self.columns, out=z)
         torch.mul(z, z, out=square)
@@ -169,13 +171,13 @@ class _Pass:
         own = self.own_a[:, 0] if self.own_a.shape[1] == 1 else self.own_a.sum(1)
         margin = torch.addmm(own, self.shared_a, self.counts)
         loss = -F.logsigmoid(margin) @ self.weight if with_loss else None
-        share = margin.neg_().sigmoid_()  # l_i, or l_i / N where examples weigh differently
-        if self.even is None:
+        share = margin.neg_().sigmoid_()  # l_i, or l_i / N if examples have different weights
+        if self.equal_weight is None:
             share.mul_(self.weight)
         self.own_c.copy_(share[:, None])
         torch.mm(share, self.examples, out=self.shared_c)
         self.square.mul_(self.c[:, None])
-        torch.addmm(gradient, square, self.u, beta=0, alpha=-3 * (self.even or 1.0), out=gradient)
+        torch.addmm(gradient, square, self.u, beta=0, alpha=-3 * (self.equal_weight or 1.0), out=gradient)
         return loss, self.gradient
 
 
@@ -189,17 +191,18 @@ def gradient(w: Tensor, data: Folded) -> tuple[Tensor, Tensor]:
     return loss.view(w.shape[:-2]), g.view(w.shape)
 
 
+@checks_options
 @torch.no_grad()
 def train(
     w0: Tensor,
     data: Folded,
     features: Tensor,
     *,
-    lr: float,
-    steps: int,
-    rho: float = 0.0,
-    momentum: float = 0.0,
-    every: int = 1,
+    lr: Positive,
+    steps: Annotated[int, at_least(0)],
+    rho: NotNegative = 0.0,
+    momentum: Annotated[float, at_least(0), below(1)] = 0.0,
+    every: Count = 1,
 ) -> Trajectory:
     """Full-batch gradient descent (eq. 3), or SAM with rho > 0 (eq. 4), from w0; in w0's precision and on its device.
 
@@ -212,23 +215,15 @@ def train(
         steps: iterations.
         rho: SAM's radius: the gradient is taken at W + rho grad L / ||grad L||_F.
         momentum: torch's: velocity <- momentum velocity + gradient, W <- W - lr velocity.
-        every: record every so many iterations.
+        every: iterations between recordings.
     """
     w = _checked(w0, data)
     v = features.detach().to(w)
     if v.ndim != 2 or v.shape[1] != w.shape[-1]:
-        raise EvenlyError(f"features have shape {tuple(v.shape)}; give (K, {w.shape[-1]}), a row for each")
-    off = [k for k, norm in enumerate(v.norm(dim=1).tolist()) if not abs(norm - 1) <= 1e-5]
-    if off:
-        raise EvenlyError(f"feature {off[0]} has norm {float(v[off[0]].norm()):.6g}; give unit vectors")
-    if not 0 < lr < math.inf:
-        raise EvenlyError(f"lr {lr} does not descend; give a positive number")
-    if not 0 <= rho < math.inf:
-        raise EvenlyError(f"rho {rho} is no radius; give a number from 0, which is plain gradient descent")
-    if not 0 <= momentum < 1:
-        raise EvenlyError(f"momentum {momentum} is not in [0, 1); give 0 for none")
-    if steps < 0 or every < 1:
-        raise EvenlyError(f"steps {steps} and every {every} cannot be counted; give steps from 0 and every from 1")
+        raise EvenlyError(f"features must have shape (K, {w.shape[-1]}), got {tuple(v.shape)}")
+    for k, norm in enumerate(v.norm(dim=1).tolist()):
+        if not abs(norm - 1) <= 1e-5:
+            raise EvenlyError(f"feature {k} must be a unit vector, got norm {norm:.6g}")
 
     shape = w.shape
     w = w.reshape(-1, *shape[-2:]).clone()
@@ -262,7 +257,7 @@ def train(
 def _checked(w: Tensor, data: Folded) -> Tensor:
     d = data.own.shape[-1]
     if w.ndim not in (2, 3) or w.shape[-1] != d or 0 in w.shape:
-        raise EvenlyError(f"weights have shape {tuple(w.shape)}; give (J, {d}), or (S, J, {d}) for S networks")
+        raise EvenlyError(f"weights must have shape (J, {d}), or (S, J, {d}) for S networks, got {tuple(w.shape)}")
     if not w.is_floating_point() or not w.isfinite().all():
-        raise EvenlyError("the weights given are not all finite floating-point numbers; draw them anew")
+        raise EvenlyError("the initial weights must be finite floating-point numbers; draw them again")
     return w.detach()

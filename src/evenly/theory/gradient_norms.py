@@ -1,23 +1,22 @@
-"""How much SAM upweights an example: by the norm of its logit's gradient (Springer et al. 2024, Appendix D).
+"""SAM upweights an example by the norm of its logit's gradient (Springer et al. 2024, Appendix D).
 
 For one example, the exponential loss exp(-y f) and its importance weight lambda = exp(-y f), the phantom parameter is
 theta~ = theta - rho y grad f / ||grad f||, and
 
     log(lambda~ / lambda) = -y (f(theta~) - f(theta)) = rho ||grad f(theta)|| + O(rho^2)          (eqs 15-25)
 
-The four examples give ||grad f||. With the representations r_j, r_L = x the input and r_1 what v reads, all but the
-first are sum_j a_j ||r_j||^2 under the root, a weighted sum of the representations' squared norms: see :func:`terms`.
+The four examples give ||grad f||. All but the first are the root of sum_j a_j ||r_j||^2, a weighted sum of the squared
+norms of the representations r_j, from the input r_L = x to r_1, the input of v: see :func:`terms`.
 
 >>> norm = relu_network(v, [W1, W2, W3], x)         # f(x) = v . relu(W1 relu(W2 relu(W3 x))), (N,)
 >>> log_importance_ratio(norm, rho=0.05)            # how much each example gains in weight
 
-As printed, the equations slip: ||x|| in eq. 29 is squared; the weights in eqs 32-39 are those of the layer before (a_1
-is 1, not ||v||^2), take W_1^T first, and in the ReLU network end on the mask of the layer whose gradient they are in.
+Errors in the printed equations: ||x|| in eq. 29 must be squared. The weights in eqs 32-39 are those of the layer before
+(a_1 is 1, not ||v||^2). They take W_1^T first, and in the ReLU network end with the mask of the gradient's own layer.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,13 +24,15 @@ import torch
 from torch import Tensor
 
 from evenly.errors import EvenlyError
+from evenly.settings import checks_options
+from evenly.theory.arguments import NotNegative
 
 
 class Terms(NamedTuple):
-    """||grad f||^2 = sum_j a_j ||r_j||^2 over the L representations, from the one that v reads to the input.
+    """||grad f||^2 = sum_j a_j ||r_j||^2 over the L representations, from the input of v to the input.
 
     Attributes:
-        a: (N, L); alike for all examples in a linear network (eq. 33), not in a ReLU network (eq. 39).
+        a: (N, L); the same for all examples in a linear network (eq. 33), not in a ReLU network (eq. 39).
         squares: (N, L), ||r_j||^2.
     """
 
@@ -39,17 +40,16 @@ class Terms(NamedTuple):
     squares: Tensor
 
 
-def log_importance_ratio(norm: Tensor, rho: float) -> Tensor:
-    """log(lambda~ / lambda) to first order, rho ||grad f|| (eq. 25); exact where f is linear in what SAM perturbs."""
-    if not 0 <= rho < math.inf:
-        raise EvenlyError(f"rho {rho} is no radius; give a number from 0")
+@checks_options
+def log_importance_ratio(norm: Tensor, rho: NotNegative) -> Tensor:
+    """log(lambda~ / lambda) to first order, rho ||grad f|| (eq. 25); exact if f is linear in what SAM perturbs."""
     return rho * norm
 
 
 def last_layer(phi: Tensor) -> Tensor:
     """Example 1, LSAM: f = w . phi(x), of which w is perturbed only. ||phi(x)||, (N,), of phi (N, k) (eq. 27)."""
     if phi.ndim != 2:
-        raise EvenlyError(f"representations have shape {tuple(phi.shape)}; give (N, k)")
+        raise EvenlyError(f"phi must have shape (N, k), got {tuple(phi.shape)}")
     return phi.square().sum(1).sqrt()
 
 
@@ -78,7 +78,7 @@ def terms(v: Tensor, weights: Sequence[Tensor], x: Tensor, *, relu: bool) -> Ter
 
     Args:
         v: (k,).
-        weights: W_1, ..., W_{L-1}, each (outputs, inputs), the last to be applied first.
+        weights: W_1, ..., W_{L-1}, each (outputs, inputs), of which the last is applied first.
         x: (N, d), inputs of W_{L-1}.
     """
     _check(v, weights, x)
@@ -87,13 +87,13 @@ def terms(v: Tensor, weights: Sequence[Tensor], x: Tensor, *, relu: bool) -> Ter
         z = r[0] @ W.T
         r.insert(0, z.relu() if relu else z)
     a = [x.new_ones(len(x))]
-    back = v.expand(len(x), -1)
+    backward = v.expand(len(x), -1)
     for i, W in enumerate(weights):
         if relu:
-            back = back * (r[i] > 0)
-        a.append(back.square().sum(1))
-        back = back @ W
-    return Terms(torch.stack(a, 1), torch.stack([each.square().sum(1) for each in r], 1))
+            backward = backward * (r[i] > 0)
+        a.append(backward.square().sum(1))
+        backward = backward @ W
+    return Terms(torch.stack(a, 1), torch.stack([r_j.square().sum(1) for r_j in r], 1))
 
 
 def _norm(parts: Terms) -> Tensor:
@@ -102,13 +102,11 @@ def _norm(parts: Terms) -> Tensor:
 
 def _check(v: Tensor, weights: Sequence[Tensor], x: Tensor) -> None:
     if v.ndim != 1 or x.ndim != 2:
-        raise EvenlyError(f"v has shape {tuple(v.shape)} and x {tuple(x.shape)}; give (k,) and (N, d)")
+        raise EvenlyError(f"v and x must have shapes (k,) and (N, d), got {tuple(v.shape)} and {tuple(x.shape)}")
     outputs, above = len(v), "v"
     for i, W in enumerate(weights, 1):
         if W.ndim != 2 or len(W) != outputs:
-            raise EvenlyError(
-                f"W_{i} has shape {tuple(W.shape)} under {above} of {outputs} inputs; give ({outputs}, ...)"
-            )
+            raise EvenlyError(f"W_{i} must have shape ({outputs}, ...), the inputs of {above}, got {tuple(W.shape)}")
         outputs, above = W.shape[1], f"W_{i}"
     if x.shape[1] != outputs:
-        raise EvenlyError(f"x has {x.shape[1]} columns under {above} of {outputs} inputs; give (N, {outputs})")
+        raise EvenlyError(f"x must have shape (N, {outputs}), the inputs of {above}, got {tuple(x.shape)}")

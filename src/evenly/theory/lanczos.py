@@ -1,20 +1,20 @@
-"""Extreme eigenvalues of a symmetric matrix that is known by its products with vectors, and its spectral measure.
+"""Extreme eigenvalues and spectral measure of a symmetric matrix of which only products with vectors are available.
 
 One run of Lanczos' method from a random vector q_1 gives an orthonormal basis Q (m, p) and the tridiagonal
 T = Q H Q^T with eigenpairs (theta_j, s_j). Then u_j = Q^T s_j has, without another product,
 
     || H u_j - theta_j u_j || = beta_m |s_mj|
 
-and sum_j s_1j^2 delta(theta_j) is Gauss' quadrature of the spectral measure seen from q_1, whose mean over random q_1
-is the eigenvalues' density (Ghorbani et al. 2019; Papyan 2018).
+and sum_j s_1j^2 delta(theta_j) is Gauss' quadrature of the spectral measure of q_1, whose mean over random q_1 is the
+density of the eigenvalues (Ghorbani et al. 2019; Papyan 2018).
 
-The start may lean towards a vector a that is rich in the leading eigenvectors, q_1 ~ g / ||g|| + a / ||a|| with g
-random: one product takes from g what lies near 0. What a holds then converges first, and the run may stop before a
-leading eigenvector that a lacks has grown out of g. The measure is read from g alone, sum_j (u_j . g)^2 delta(theta_j),
-which is the above where q_1 ~ g; else it leans to the top, since g is not all in the space that q_1 spans.
+The start may be biased towards a vector a with large components along the leading eigenvectors,
+q_1 ~ g / ||g|| + a / ||a|| with g random. Eigenvectors with a large component in a then converge first, and the run may
+stop before one that a lacks has grown out of g. The measure is computed from g alone, sum_j (u_j . g)^2 delta(theta_j),
+which equals the above for q_1 ~ g; otherwise it is biased to the top, as the run's space does not contain all of g.
 
-A run sees an eigenvalue that occurs several times once. Further runs start orthogonal to the eigenvectors found so far,
-so that they come upon the other copies, and look at the rest of the spectrum alone.
+A run finds a repeated eigenvalue once. Further runs start orthogonal to the eigenvectors found so far, so they find the
+other copies and see only the rest of the spectrum.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Run:
-    """One run of m steps: Ritz values (m,), their residuals (m,), and the squares (m,) of what g holds of each, sum 1.
+    """One run of m steps: Ritz values (m,), residuals (m,), and squared components (m,) of g along each, with sum 1.
 
-    `rounding` is the residual that counts as none; `exhausted` says that no further direction could be reached.
+    A residual of `rounding` counts as 0. `exhausted`: the run ended in an invariant subspace.
     """
 
     values: Array
@@ -48,10 +48,10 @@ class Run:
     directions: Array
     basis: Tensor
 
-    def vectors(self, which: Array) -> Tensor:
-        """The Ritz vectors (k, p) of so many indices."""
-        mixed = torch.from_numpy(np.ascontiguousarray(self.directions[:, which].T))
-        return mixed.to(self.basis) @ self.basis
+    def vectors(self, indices: Array) -> Tensor:
+        """The Ritz vectors (k, p) of k indices."""
+        coordinates = torch.from_numpy(np.ascontiguousarray(self.directions[:, indices].T))
+        return coordinates.to(self.basis) @ self.basis
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ def run(
     most: int,
     towards: Tensor | None = None,
 ) -> Run:
-    """Lanczos steps from `start` (p,), orthogonal to the rows of `locked` (k, p), every vector to all before it.
+    """Lanczos steps from `start` (p,), orthogonal to the rows of `locked` (k, p), with full reorthogonalisation.
 
     Args:
-        settled: of (values, residuals, rounding), whether to stop; asked from `least` steps on.
-        towards: what the start leans towards (p,).
+        settled: a function of (values, residuals, rounding), whether to stop; called from `least` steps on.
+        towards: the vector a that biases the start (p,).
     """
     known, size = locked.shape
     most = min(most, size - known)
@@ -93,30 +93,30 @@ def run(
         q, _ = _orthogonal(q + towards / towards.norm(), rows[:known])
         q = q / q.norm()
     diagonal: list[float] = []
-    beside: list[float] = []
-    across = np.zeros((known, 0))
+    off_diagonal: list[float] = []
+    locked_products = np.zeros((known, 0))
     for step in range(1, most + 1):
         if known + step > len(rows):
             rows = torch.cat([rows, rows.new_empty(min(len(rows), most - step + 1), size)])
         rows[known + step - 1] = q
-        w, along = _orthogonal(times(q), rows[: known + step])
-        read = torch.cat([along, w.norm()[None]]).cpu().double().numpy()
-        if not np.isfinite(read).all():
+        w, coordinates = _orthogonal(times(q), rows[: known + step])
+        numbers = torch.cat([coordinates, w.norm()[None]]).cpu().double().numpy()
+        if not np.isfinite(numbers).all():
             raise EvenlyError(
-                f"matrix-vector product {step} holds NaN or infinity; for a Hessian look for a root, a norm or a "
-                "logarithm at 0 in the model and the loss"
+                f"matrix-vector product {step} holds NaN or infinity; for a Hessian, look for a square root, a norm "
+                "or a logarithm at 0 in the model and the loss"
             )
-        diagonal.append(float(read[-2]))
-        across = np.column_stack([across, read[:known]])
-        values, directions = np.linalg.eigh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
+        diagonal.append(float(numbers[-2]))
+        locked_products = np.column_stack([locked_products, numbers[:known]])
+        values, directions = np.linalg.eigh(np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1))
         rounding = torch.finfo(start.dtype).eps ** 0.75 * float(np.abs(values).max())
-        last = 0.0 if known + step == size else float(read[-1])
-        residuals = np.hypot(last * np.abs(directions[-1]), np.linalg.norm(across @ directions, axis=0))
+        last = 0.0 if known + step == size else float(numbers[-1])
+        residuals = np.hypot(last * np.abs(directions[-1]), np.linalg.norm(locked_products @ directions, axis=0))
         exhausted = last <= rounding
         enough = step >= least and settled(values, residuals, rounding)
         if exhausted or enough or step == most:
             break
-        beside.append(last)
+        off_diagonal.append(last)
         q = w / last
     basis = rows[known : known + step]
     shares = ((basis @ start).cpu().double().numpy() @ directions) ** 2
@@ -136,16 +136,16 @@ def extremes(
     most: int = 200,
     towards: Tensor | None = None,
 ) -> Extremes:
-    """The `top` largest eigenvalues, each to a residual of `tolerance` times the first, from one run where that does.
+    """The `top` largest eigenvalues, each to a residual of `tolerance` times the first, from one run if that suffices.
 
-    After a run that ended in an invariant subspace, and always where `runs` exceeds 1, runs go on until one finds
-    nothing that belongs among the top.
+    After a run that ended in an invariant subspace, and always if `runs` exceeds 1, runs go on until one adds
+    nothing to the top.
 
     Args:
         draw: the start (p,) of a run, by its number: Gaussian, so that the measure is right in the mean.
         magnitude: the largest by absolute value.
-        least, most: steps of a run.
-        towards: what the first start leans towards (p,).
+        least, most: bounds on the steps of a run.
+        towards: the vector that biases the first start (p,).
     """
     rank = np.abs if magnitude else np.asarray
     first = draw(0)
@@ -161,39 +161,39 @@ def extremes(
     def limit(all_values: Array, rounding: float) -> float:
         return max(tolerance * float(np.abs(all_values[np.argmax(rank(all_values))])), rounding)
 
-    def entering(found: Array, rounding: float) -> Array:
-        """Which of a run's values are among the top of all; of those that tie, the ones known before."""
-        everything = np.concatenate([values, found])
-        bar = -np.inf
+    def entering(new: Array, rounding: float) -> Array:
+        """The indices of a run's values that are among the top of all; in a tie the known ones win."""
+        everything = np.concatenate([values, new])
+        threshold = -np.inf
         if len(values) >= top:
-            bar = float(np.sort(rank(values))[-top]) + limit(everything, rounding)
+            threshold = float(np.sort(rank(values))[-top]) + limit(everything, rounding)
         order = np.argsort(-rank(everything), kind="stable")[:top] - len(values)
         chosen = order[order >= 0]
-        return chosen[rank(found)[chosen] > bar]
+        return chosen[rank(new)[chosen] > threshold]
 
-    def settled(found: Array, residuals_now: Array, rounding: float) -> bool:
-        if len(values) + len(found) < top:
+    def settled(new: Array, new_residuals: Array, rounding: float) -> bool:
+        if len(values) + len(new) < top:
             return False
-        asked = np.append(entering(found, rounding), np.argmax(rank(found)))
-        return bool((residuals_now[asked] <= limit(np.concatenate([values, found]), rounding)).all())
+        needed = np.append(entering(new, rounding), np.argmax(rank(new)))
+        return bool((new_residuals[needed] <= limit(np.concatenate([values, new]), rounding)).all())
 
     while True:
         if done:
             first, towards = draw(done), None
-        found = run(times, first, vectors, settled, least, most, towards)
+        result = run(times, first, vectors, settled, least, most, towards)
         done += 1
-        products += len(found.values)
-        rounding = max(rounding, found.rounding)
-        nodes.append(np.concatenate([values, found.values]))
+        products += len(result.values)
+        rounding = max(rounding, result.rounding)
+        nodes.append(np.concatenate([values, result.values]))
         rest = (size - len(values)) / size
-        weights.append(np.concatenate([np.full(len(values), 1 / size), rest * found.shares]))
-        complete = len(values) + len(found.values) == size
-        chosen = entering(found.values, found.rounding)
-        values = np.concatenate([values, found.values[chosen]])
-        residuals = np.concatenate([residuals, found.residuals[chosen]])
-        vectors = torch.cat([vectors, found.vectors(chosen)])
-        repeat |= found.exhausted
-        if complete or not found.settled:
+        weights.append(np.concatenate([np.full(len(values), 1 / size), rest * result.shares]))
+        complete = len(values) + len(result.values) == size
+        chosen = entering(result.values, result.rounding)
+        values = np.concatenate([values, result.values[chosen]])
+        residuals = np.concatenate([residuals, result.residuals[chosen]])
+        vectors = torch.cat([vectors, result.vectors(chosen)])
+        repeat |= result.exhausted
+        if complete or not result.settled:
             break
         if len(values) >= top and done >= runs and not (repeat and len(chosen)):
             break
@@ -206,7 +206,7 @@ def extremes(
 
 
 def _orthogonal(w: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """w less its part along orthonormal rows (k, p), and that part's coordinates (k,); twice, against rounding."""
+    """w minus its projection on orthonormal rows (k, p), and the coordinates (k,) of that; twice, against rounding."""
     once = rows @ w
     w = torch.addmv(w, rows.T, once, alpha=-1)
     again = rows @ w

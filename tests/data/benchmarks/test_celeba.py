@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from evenly import EvenlyError
 from evenly.data import load
 from evenly.data.benchmarks.celeba import celeba
 from evenly.data.images import decoding
 
 NAMES = ["Bald", "Blond_Hair", "Male", "Smiling", "Young"]
 COUNT = 30
+ZIP = "images_89x109_jpg.zip"
 
 
 def values(i):
@@ -27,10 +27,14 @@ def pixels(i):
     return np.random.default_rng(i).integers(0, 256, (12, 9, 3), dtype=np.uint8)
 
 
-def png(i):
+def encoded(image):
     content = io.BytesIO()
-    Image.fromarray(pixels(i)).save(content, "PNG")
+    Image.fromarray(image).save(content, "PNG")
     return content.getvalue()
+
+
+def png(i):
+    return encoded(pixels(i))
 
 
 def split(i):
@@ -58,7 +62,7 @@ def official(root, kind, nested=False):
 
 def first(root, count=200):
     root.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(root / "images_89x109_jpg.zip", "w") as archive:
+    with zipfile.ZipFile(root / ZIP, "w") as archive:
         for i in reversed(range(count)):
             archive.writestr(f"{i + 1:06d}.jpg", png(i))
     bits = np.array([values(i) for i in range(count)], dtype=np.uint8)
@@ -123,16 +127,15 @@ def test_the_archive_is_decoded_once_and_again_when_it_changes(tmp_path, monkeyp
     for size, times in ((8, 200), (8, 200), (6, 400), (8, 400)):
         celeba(folder, size=size)
         assert len(seen) == times
-    with zipfile.ZipFile(folder / "images_89x109_jpg.zip", "a") as archive:
+    with zipfile.ZipFile(folder / ZIP, "a") as archive:
         archive.writestr("more.txt", "changed")
     celeba(folder, size=8)
     assert len(seen) == 600
 
 
-def test_what_is_there_is_chosen_the_official_files_first(tmp_path, monkeypatch):
+def test_what_is_there_is_chosen_the_official_files_first(tmp_path, monkeypatch, refused):
     monkeypatch.setenv("EVENLY_DATA", str(tmp_path))
-    with pytest.raises(EvenlyError, match=r"celeba was not found: .*get it: list_attr_celeba.txt, .*mmlab"):
-        load("celeba")
+    refused(r"celeba was not found: .*get it: list_attr_celeba.txt, .*mmlab", load, "celeba")
     first(tmp_path / "celeba10k")
     data = load("celeba")
     assert (len(data.train), data.train.example_shape, data.name) == (100, (3, 64, 64), "celeba")
@@ -143,97 +146,76 @@ def test_what_is_there_is_chosen_the_official_files_first(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("make", [lambda root: official(root, "txt"), lambda root: official(root, "csv"), first])
-def test_attributes_that_are_not_there_are_refused(tmp_path, make):
+def test_refused_options(tmp_path, make, refused):
     make(tmp_path)
-    for options in ({"label": "Blond_Hare"}, {"attribute": "Blond_Hare"}):
-        with pytest.raises(EvenlyError, match=r"no attribute of celeba is called 'Blond_Hare'; did you mean 'Blond_H"):
-            celeba(tmp_path, **options)
-    with pytest.raises(EvenlyError, match="label and attribute must differ, got 'Male' for both"):
-        celeba(tmp_path, label="Male")
-    with pytest.raises(EvenlyError, match="size 0 cannot be used"):
-        celeba(tmp_path, size=0)
+    for name in ("label", "attribute"):
+        message = "no attribute of celeba is called 'Blond_Hare'; did you mean 'Blond_Hair'"
+        refused(message, celeba, tmp_path, **{name: "Blond_Hare"})
+    refused("label and attribute must differ, got 'Male' for both", celeba, tmp_path, label="Male")
+    refused("size 0 cannot be used", celeba, tmp_path, size=0)
 
 
-@pytest.mark.parametrize(
-    ("file", "before", "after", "message"),
-    [
-        ("list_eval_partition.txt", "000003.jpg 0\n", "", r"partition.txt has no row for '000003.jpg'; unpack"),
-        ("list_eval_partition.txt", "000003.jpg 0", "000003.jpg 7", "partition '7' in line 28 of .* is none of 0, 1"),
-        ("list_attr_celeba.txt", "000002.jpg  -1 1", "000002.jpg  -1 0", "Hair '0' in line 4 of .* is none of -1, 1"),
-        ("list_attr_celeba.txt", "000002.jpg  -1", "000002.jpg ", "line 4 of .* has 5 cells for 6 columns; unpack"),
-        ("list_attr_celeba.txt", "000002.jpg", "../../x.jpg", "line 4 of .* names .* which lies outside"),
-    ],
-)  # fmt: skip
-def test_a_damaged_list_is_refused_with_its_line(tmp_path, file, before, after, message):
+PARTITION, ATTRIBUTES = "list_eval_partition.txt", "list_attr_celeba.txt"
+DAMAGED_LISTS = [
+    (PARTITION, b"000003.jpg 0\n", b"", "partition.txt has no row for '000003.jpg'; unpack"),
+    (PARTITION, b"000003.jpg 0", b"000003.jpg 7", "partition '7' in line 28 of .* is none of 0, 1"),
+    (ATTRIBUTES, b"000002.jpg  -1 1", b"000002.jpg  -1 0", "Hair '0' in line 4 of .* is none of -1, 1"),
+    (ATTRIBUTES, b"000002.jpg  -1", b"000002.jpg ", "line 4 of .* has 5 cells for 6 columns; unpack"),
+    (ATTRIBUTES, b"000002.jpg", b"../../x.jpg", "line 4 of .* names .* which lies outside"),
+    (ATTRIBUTES, b"30\n", b"\xff\xfe\xff", "list_attr_celeba.txt cannot be read as a table"),
+]
+
+
+@pytest.mark.parametrize(("file", "before", "after", "message"), DAMAGED_LISTS)
+def test_a_damaged_list_is_refused_with_its_line(tmp_path, file, before, after, message, refused):
     path = official(tmp_path, "txt") / file
-    assert before in path.read_text()
-    path.write_text(path.read_text().replace(before, after, 1))
-    with pytest.raises(EvenlyError, match=message):
-        celeba(tmp_path)
+    assert before in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(before, after, 1))
+    refused(message, celeba, tmp_path)
 
 
-def test_empty_and_unreadable_lists_are_refused(tmp_path):
-    path = official(tmp_path, "txt") / "list_attr_celeba.txt"
+def test_an_empty_or_missing_list_is_refused(tmp_path, refused):
+    path = official(tmp_path, "txt") / ATTRIBUTES
     path.write_text(f"0\n{' '.join(NAMES)}\n")
-    with pytest.raises(EvenlyError, match=r"list_attr_celeba.txt has no rows; unpack its archive again"):
-        celeba(tmp_path)
-    path.write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(EvenlyError, match=r"list_attr_celeba.txt cannot be read as a table"):
-        celeba(tmp_path)
+    refused("list_attr_celeba.txt has no rows; unpack its archive again", celeba, tmp_path)
     path.unlink()
-    with pytest.raises(EvenlyError, match=r"celeba in .* lacks list_attr_celeba.txt; unpack its archive again"):
-        celeba(tmp_path)
+    refused("celeba in .* lacks list_attr_celeba.txt; unpack its archive again", celeba, tmp_path)
 
 
-def rewrite(folder, change):
-    """The archive anew, each image's bytes as `change` gives them, or left out where it gives None."""
-    path = folder / "images_89x109_jpg.zip"
-    with zipfile.ZipFile(path) as archive:
-        content = {name: change(name, archive.read(name)) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, raw in content.items():
-            if raw is not None:
-                archive.writestr(name, raw)
+def seventh(content):
+    """The archive anew, with other bytes for its seventh image, or without it."""
+
+    def damage(folder):
+        (folder / ZIP).unlink()
+        with zipfile.ZipFile(folder / ZIP, "w") as archive:
+            for i in range(200):
+                raw = content if i == 6 else png(i)
+                if raw is not None:
+                    archive.writestr(f"{i + 1:06d}.jpg", raw)
+
+    return damage
 
 
-DAMAGED = {
-    "no archive": (lambda f: (f / "images_89x109_jpg.zip").write_bytes(b"no"), "cannot be read as a zip archive"),
-    "an image is missing": (
-        lambda f: rewrite(f, lambda name, raw: None if name == "000007.jpg" else raw),
-        r"1 of 200 images in .* cannot be read: '000007.jpg' \(no such file\); get it again",
-    ),
-    "an image is damaged": (
-        lambda f: rewrite(f, lambda name, raw: b"GIF89a" if name == "000007.jpg" else raw),
-        r"1 of 200 images in .* cannot be read: '000007.jpg'",
-    ),
-    "an image has another size": (
-        lambda f: rewrite(f, lambda name, raw: large() if name == "000007.jpg" else raw),
-        r"differ in size: 000001.jpg is \(12, 9\), 000007.jpg \(5, 4\); give size",
-    ),
-    "names are no list": (lambda f: (f / "attribute_names.json").write_text("3"), "attributes in .* cannot be read"),
-    "too few bits": (
-        lambda f: (f / "attribute_names.json").write_text(json.dumps([*NAMES, *"abcd"])),
-        "8 bits for 9 names",
-    ),
-    "other numbers": (lambda f: np.save(f / "attributes.npy", np.zeros((200, 1))), "attributes in .* cannot be read"),
-}  # fmt: skip
+BAD = "1 of 200 images in .* cannot be read: '000007.jpg'"
+SMALL = encoded(np.zeros((5, 4, 3), np.uint8))
+UNREADABLE = "attributes in .* cannot be read"
+DAMAGED = [
+    (lambda f: (f / ZIP).write_bytes(b"no"), "cannot be read as a zip archive"),
+    (seventh(None), rf"{BAD} \(no such file\); get it again"),
+    (seventh(b"GIF89a"), BAD),
+    (seventh(SMALL), r"differ in size: 000001.jpg is \(12, 9\), 000007.jpg \(5, 4\); give size"),
+    (lambda f: (f / "attribute_names.json").write_text("3"), UNREADABLE),
+    (lambda f: (f / "attribute_names.json").write_text(json.dumps([*NAMES, *"abcd"])), "8 bits for 9 names"),
+    (lambda f: np.save(f / "attributes.npy", np.zeros((200, 1))), UNREADABLE),
+]
 
 
-def large():
-    content = io.BytesIO()
-    Image.new("RGB", (4, 5)).save(content, "PNG")
-    return content.getvalue()
-
-
-@pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_archive_is_refused(tmp_path, case):
-    damage, message = DAMAGED[case]
+@pytest.mark.parametrize(("damage", "message"), DAMAGED)
+def test_a_damaged_archive_is_refused(tmp_path, damage, message, refused):
     damage(first(tmp_path))
-    with pytest.raises(EvenlyError, match=message):
-        celeba(tmp_path, size=None)
+    refused(message, celeba, tmp_path, size=None)
 
 
-def test_an_image_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypatch):
+def test_an_image_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypatch, refused):
     monkeypatch.setattr(decoding, "MOST_BYTES", 10)
-    with pytest.raises(EvenlyError, match=r"200 of 200 images in .* cannot be read: '000001.jpg' \(\d+ bytes\)"):
-        celeba(first(tmp_path), size=None)
+    refused(r"200 of 200 images in .* cannot be read: '000001.jpg' \(\d+ bytes\)", celeba, first(tmp_path), size=None)

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from evenly.report.settings import size_pairs
 
 import evenly
-from evenly import EvenlyError
 from evenly.data import load
-from evenly.report.settings import size_pairs
 
 IDENTITIES = ["male", "female", "LGBTQ", "christian", "muslim", "other_religions", "black", "white"]
 SPLITS = ("train", "val", "test")
@@ -83,12 +82,7 @@ def test_accuracy_is_measured_on_the_overlapping_groups_and_pde_balances_the_dis
     assert run.history[0]["examples"] == int(distinct.clamp(max=3).sum()) < 3 * int((distinct > 0).sum())
 
 
-def test_what_is_missing_is_said_in_a_line(folder, tmp_path, monkeypatch):
-    monkeypatch.delenv("EVENLY_DATA", raising=False)
-    with pytest.raises(EvenlyError, match=r"civilcomments needs a folder and EVENLY_DATA is not set; give"):
-        load("civilcomments")
-    with pytest.raises(EvenlyError, match=r"searched for all_data_with_identities.csv in .* get it: all_.*wilds"):
-        load("civilcomments", folder=str(tmp_path / "nowhere"))
+def test_damaged_files_are_refused(folder, refused):
     file = folder / "civilcomments" / "civilcomments_v1.0" / "all_data_with_identities.csv"
     whole = file.read_text()
     for before, after, message in (
@@ -98,5 +92,4 @@ def test_what_is_missing_is_said_in_a_line(folder, tmp_path, monkeypatch):
         ('"0.49"', '"much"', "is not a number .*; unpack its archive again"),
     ):
         file.write_text(whole.replace(before, after))
-        with pytest.raises(EvenlyError, match=message):
-            load("civilcomments", folder=str(file.parent))
+        refused(message, load, "civilcomments", folder=str(file.parent))

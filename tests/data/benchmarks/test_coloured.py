@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from evenly import EvenlyError
 from evenly.data import load
 from evenly.data.benchmarks.coloured import coloured_mnist
 
@@ -82,21 +81,10 @@ def test_the_seed_decides_and_names_are_given(sources, monkeypatch):
     assert torch.equal(small.train.attributes["environment"], torch.zeros(60, dtype=torch.int64))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"noise": 1.1}, "noise must be a share from 0 to 1, got 1.1"),
-        ({"correlations": (0.9, -1.0)}, "correlations must be a share from 0 to 1, got -1.0"),
-        ({"test_correlation": 2}, "test_correlation must be a share from 0 to 1, got 2"),
-        ({"correlations": ()}, "correlations must not be empty; give a number for each training environment"),
-        ({"validation": -1}, "validation -1 is not a share to hold out"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(sources, options, message):
-    with pytest.raises(EvenlyError, match=message):
-        read(sources, **options)
-
-
-def test_missing_files_are_named_with_the_way_to_get_them(tmp_path):
-    with pytest.raises(EvenlyError, match=r"mnist was not found: searched for train-images.*download it"):
-        coloured_mnist(tmp_path)
+def test_refusals(sources, tmp_path, refused):
+    refused("noise must be a share from 0 to 1, got 1.1", read, sources, noise=1.1)
+    refused("correlations must be a share from 0 to 1, got -1.0", read, sources, correlations=(0.9, -1.0))
+    refused("test_correlation must be a share from 0 to 1, got 2", read, sources, test_correlation=2)
+    refused("correlations must not be empty; give a number for each training", read, sources, correlations=())
+    refused("validation -1 is not a share to hold out", read, sources, validation=-1)
+    refused("mnist was not found: searched for train-images.*download it", coloured_mnist, tmp_path)

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import evenly
-from evenly import EvenlyError
 from evenly.data import load
 from evenly.data.benchmarks.composites import cifar_mnist, fashion_mnist_mnist
 
@@ -145,25 +144,15 @@ def test_a_probe_tells_which_of_the_two_features_was_learned(sources):
     assert evenly.probe(OneHalf(known, rows), apart, "label").error == 0.0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"correlation": 1.5}, "correlation must be a share from 0 to 1, got 1.5"),
-        ({"correlation": -0.1}, "correlation must be a share from 0 to 1, got -0.1"),
-        ({"validation": 1.0}, "validation 1.0 is not a share to hold out"),
-        ({"n": 1}, "n must be at least 2, one image for each class, got 1"),
-        ({"n": 8}, "validation 0.1 of 4 images in each class leaves none for a split; hold out another share"),
-        ({"n": 4, "validation": 0.9}, "validation 0.9 of 2 images in each class leaves none for a split"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(sources, options, message):
-    with pytest.raises(EvenlyError, match=message):
-        cifar_mnist(sources.folder, **options)
-
-
-def test_a_source_that_is_missing_is_named(sources, tmp_path):
+def test_refusals(sources, tmp_path, refused):
+    for correlation in (1.5, -0.1):
+        message = f"correlation must be a share from 0 to 1, got {correlation}"
+        refused(message, cifar_mnist, sources.folder, correlation=correlation)
+    refused("validation 1.0 is not a share to hold out", cifar_mnist, sources.folder, validation=1.0)
+    refused("n must be at least 2, one image for each class, got 1", cifar_mnist, sources.folder, n=1)
+    message = "of 4 images in each class leaves none for a split; hold out another share"
+    refused(f"validation 0.1 {message}", cifar_mnist, sources.folder, n=8)
+    refused("validation 0.9 of 2 images in each class", cifar_mnist, sources.folder, n=4, validation=0.9)
     (tmp_path / "mnist").symlink_to(sources.folder / "mnist")
-    with pytest.raises(EvenlyError, match=rf"cifar10 was not found: searched for .* in '{tmp_path}/cifar10'.*download"):
-        cifar_mnist(tmp_path)
-    with pytest.raises(EvenlyError, match="fashion-mnist needs a folder and EVENLY_DATA is not set"):
-        fashion_mnist_mnist()
+    refused(f"cifar10 was not found: searched for .* in '{tmp_path}/cifar10'.*download", cifar_mnist, tmp_path)
+    refused("fashion-mnist needs a folder and EVENLY_DATA is not set", fashion_mnist_mnist)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from evenly import EvenlyError
 from evenly.data.benchmarks.idx import fashion_mnist, mnist
 
 NAMES = {
@@ -53,13 +52,12 @@ def test_reads_images_and_labels(tmp_path, read, name, first, packed):
     assert len(read(tmp_path, validation=0.5).validation) == 10
 
 
-def test_looks_in_the_shared_folder(tmp_path, monkeypatch):
+def test_looks_in_the_shared_folder(tmp_path, monkeypatch, refused):
     (tmp_path / "fashion-mnist").mkdir()
     write(tmp_path / "fashion-mnist", packed=True)
     monkeypatch.setenv("EVENLY_DATA", str(tmp_path))
     assert len(fashion_mnist().train) == 20
-    with pytest.raises(EvenlyError, match=r"mnist was not found: searched for train-images-idx3-ubyte"):
-        mnist()
+    refused(r"mnist was not found: searched for train-images-idx3-ubyte", mnist)
 
 
 IMAGES = content("train")[0].tobytes()
@@ -67,11 +65,7 @@ DAMAGED = {
     "cut short": ("images", idx(IMAGES[:-1], 20, 28, 28), "holds fewer than its 15680 values"),
     "too long": ("images", idx(IMAGES + b"\0", 20, 28, 28), "holds more than its 15680 values"),
     "two dimensions": ("images", idx(IMAGES, 20, 784), "is not an idx file of bytes in 3"),
-    "of floats": (
-        "images",
-        b"\0\0\x0d\x03" + idx(IMAGES, 20, 28, 28)[4:],
-        "is not an idx file of bytes in 3",
-    ),
+    "of floats": ("images", b"\0\0\x0d\x03" + idx(IMAGES, 20, 28, 28)[4:], "is not an idx file of bytes in 3"),
     "a header cut short": ("images", bytes([0, 0, 8, 3, 0]), "is not an idx file of bytes in 3"),
     "an absurd claim": ("images", idx(b"", 2**31, 2**31, 28), "claims .* bytes"),
     "fewer labels": ("labels", idx(bytes(range(10)), 10), "has 20 images and 10 labels"),
@@ -81,19 +75,16 @@ DAMAGED = {
 
 @pytest.mark.parametrize("case", DAMAGED)
 @pytest.mark.parametrize("packed", [True, False])
-def test_refuses_damaged_files(tmp_path, case, packed):
+def test_refuses_damaged_files(tmp_path, case, packed, refused):
     kind, raw, message = DAMAGED[case]
     name = NAMES["train", kind] + ".gz" * packed
     (write(tmp_path, packed) / name).write_bytes(gzip.compress(raw) if packed else raw)
-    with pytest.raises(EvenlyError, match=message) as refusal:
-        mnist(tmp_path)
-    assert "\n" not in str(refusal.value)
+    refused(message, mnist, tmp_path)
 
 
-def test_refuses_damaged_packing(tmp_path):
+def test_refuses_damaged_packing(tmp_path, refused):
     path = write(tmp_path, packed=True) / "train-images-idx3-ubyte.gz"
     whole = path.read_bytes()
     for damaged in (whole[:-20], b"nothing packed", whole[:2000] + b"\0\1\2\3" + whole[2004:]):
         path.write_bytes(damaged)
-        with pytest.raises(EvenlyError, match=r"train-images-idx3-ubyte.gz cannot be read"):
-            mnist(tmp_path)
+        refused(r"train-images-idx3-ubyte.gz cannot be read", mnist, tmp_path)

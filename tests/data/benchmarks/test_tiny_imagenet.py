@@ -1,10 +1,8 @@
 """Tiny-ImageNet from a small folder of its layout."""
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from evenly import EvenlyError
 from evenly.data.benchmarks.tiny_imagenet import tiny_imagenet
 
 WNIDS = ("n03", "n01", "n02")
@@ -48,12 +46,10 @@ def test_reads_tiny_imagenet_with_its_annotations(tmp_path):
     assert len(held.train) == 12
 
 
-def test_refuses_annotations_that_do_not_fit(tmp_path):
+def test_refuses_annotations_that_do_not_fit(tmp_path, refused):
     write_tiny(tmp_path / "tiny")
     path = tmp_path / "tiny" / "val" / "val_annotations.txt"
     path.write_text("val_0.JPEG\tn01\t0\t0\t1\t1\nval_1.JPEG\tn98\t0\t0\t1\t1\n")
-    with pytest.raises(EvenlyError, match=r"line 2 of .* names class 'n98'"):
-        tiny_imagenet(tmp_path / "tiny")
+    refused(r"line 2 of .* names class 'n98'", tiny_imagenet, tmp_path / "tiny")
     path.write_text("../../../secret.JPEG\tn01\t0\t0\t1\t1\n")
-    with pytest.raises(EvenlyError, match=r"line 1 of .* lies outside"):
-        tiny_imagenet(tmp_path / "tiny")
+    refused(r"line 1 of .* lies outside", tiny_imagenet, tmp_path / "tiny")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from evenly import EvenlyError
 from evenly.data import load
 from evenly.data.benchmarks.waterbirds import waterbirds
 
@@ -80,17 +79,7 @@ def test_it_has_a_name_a_usual_size_and_the_papers_settings(tmp_path, monkeypatc
         ("001.Bird/01.jpg", "gone.jpg", r"1 of 24 images .* cannot be read: 'gone.jpg' \(no such file\)"),
     ],
 )
-def test_a_damaged_table_is_refused_with_its_line(tmp_path, before, after, message):
+def test_a_damaged_table_is_refused_with_its_line(tmp_path, before, after, message, refused):
     table = written(tmp_path) / "metadata.csv"
     table.write_text(table.read_text().replace(before, after, 1))
-    with pytest.raises(EvenlyError, match=message):
-        waterbirds(tmp_path, size=8)
-
-
-def test_what_is_missing_is_named_with_where_to_get_it(tmp_path):
-    with pytest.raises(
-        EvenlyError, match=r"waterbirds was not found: searched for metadata.csv .*get it: waterbird_compl"
-    ):
-        waterbirds(tmp_path)
-    with pytest.raises(EvenlyError, match="size 0 cannot be used"):
-        waterbirds(written(tmp_path), size=0)
+    refused(message, waterbirds, tmp_path, size=8)

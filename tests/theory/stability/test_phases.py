@@ -108,10 +108,10 @@ def test_as_json():
     assert plain["settings"]["threshold"] == 1000
 
 
-def test_progress_is_told():
-    told = []
-    phase_diagram(x_values=[1, 2, 3], y_values=[1, 2], steps=1, progress=lambda *done: told.append(done))
-    assert told == [(3, 6), (6, 6)]
+def test_progress_is_reported_after_each_row():
+    reported = []
+    phase_diagram(x_values=[1, 2, 3], y_values=[1, 2], steps=1, progress=lambda *done: reported.append(done))
+    assert reported == [(3, 6), (6, 6)]
 
 
 @pytest.mark.parametrize(
@@ -120,19 +120,17 @@ def test_progress_is_told():
         ({"x": "batch"}, "no axis of a phase diagram is called 'batch'; did you mean 'batch_size'"),
         ({"y": "batch_size"}, "both axes are 'batch_size'; give two different ones"),
         ({"x_values": []}, "the axis 'batch_size' has no values; give at least one"),
-        ({"x_values": [1, 101]}, r"batch size 101 is outside 1\.\.100"),
-        ({"x_values": [0]}, r"batch size 0 is outside 1\.\.100"),
-        ({"y_values": [0]}, r"sigma 0 is outside 1\.\.100"),
-        ({"y_values": [1.5]}, "sigma 1.5 is not a whole number"),
-        ({"lr": 0.0}, "lr 0 is not above 0"),
-        ({"lr": math.inf}, "lr inf is not a finite number"),
-        ({"x": "lr", "x_values": [0.1, math.nan]}, "lr nan is not a finite number"),
+        ({"x_values": [1, 101]}, "batch_size must be at most 100, the number of examples, got 101"),
+        ({"y_values": [0]}, "sigma must be at least 1, got 0"),
+        ({"y_values": [1.5]}, "sigma must be a whole number, got 1.5"),
+        ({"lr": 0.0}, "lr must be above 0, got 0.0"),
+        ({"x": "lr", "x_values": [0.1, math.nan]}, "lr must be a number, got nan"),
         ({"ascent": 0.1, "optimizer": "random_perturbation"}, "ascent 0.1 has no meaning for 'random_perturbation'"),
         ({"optimizer": "lion"}, "no optimizer with a stability theorem is called 'lion'"),
-        ({"largest": 0.0}, "largest 0 is not above 0"),
-        ({"steps": 0}, r"steps 0 is outside 1\.\."),
-        ({"threshold": -1.0}, "threshold -1 is not above 0"),
-        ({"noise": -1.0, "optimizer": "random_perturbation"}, "noise -1 is negative"),
+        ({"largest": 0.0}, "largest must be above 0, got 0.0"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"threshold": -1.0}, "threshold must be above 0, got -1.0"),
+        ({"noise": -1.0, "optimizer": "random_perturbation"}, "noise must be at least 0, got -1.0"),
     ],
 )
 def test_refusals(change, message):

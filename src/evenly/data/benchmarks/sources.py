@@ -117,7 +117,7 @@ def _unpack(file: Path, folder: Path) -> None:
     """Unpack an archive and remove it; any other file (idx files are read packed) is moved as it is."""
     try:
         if file.name.endswith(".tar.gz"):
-            with tarfile.open(file) as archive:
+            with tarfile.open(file, "r:gz") as archive:
                 archive.extractall(folder, filter="data")  # nothing outside the folder, no devices, no links out
         elif file.suffix == ".zip":
             with zipfile.ZipFile(file) as packed:

@@ -1,9 +1,9 @@
-"""Linear stability: which minima can SGD, random perturbation or SAM stay at?
+"""Linear stability: the minima at which SGD, random perturbation or SAM can stay.
 
 >>> minimum = Minimum(n=100, sigma=9, largest=2.0)      # or Minimum.of(coherence)
->>> verdict(minimum, lr=0.5, batch_size=1).answer       # by the theorems, from these numbers
+>>> verdict(minimum, lr=0.5, batch_size=1).answer       # by the theorems
 'diverges'
->>> largest_stable_lr(Hessians.rank_one(gradients), batch_size=8)   # exactly, for the Hessians at hand
+>>> largest_stable_lr(Hessians.rank_one(gradients), batch_size=8)   # exact, from the Hessians
 >>> phase_diagram("batch_size", "sigma", lr=0.5, ascent=0.1)
 """
 

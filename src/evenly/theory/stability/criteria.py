@@ -1,10 +1,10 @@
-"""Which minima can SGD, random perturbation or SAM stay at? The theorems, with the margin by which they decide.
+"""Minima at which SGD, random perturbation or SAM can stay: the theorems, with the margin by which they decide.
 
 Linear dynamics at a minimum, with c = rho/alpha from SAM's ascent, alpha the frozen gradient norm, and c = 0 for SGD:
 
     w <- (I - eta H_t (I + c H)) w,    H_t = (1/B) sum_i x_i H_i,    x_i ~ Bernoulli(B/n)
 
-`diverges` says when E||w||^2 grows without bound, `converges` when it does not, each from a few numbers of the minimum:
+`diverges` decides when E||w||^2 grows without bound, `converges` when it does not, from a few numbers of the minimum:
 
     diverges, every set    lambda_max(H) >= (sigma/eta) (n/B - 1)^{-1/2} / (1 + c lambda_min(H))     Theorems C.7, C.8
                            lambda_max(H) >= 2/eta                                       Dexter et al. 2024, Theorem 1
@@ -12,28 +12,28 @@ Linear dynamics at a minimum, with c = rho/alpha from SAM's ascent, alpha the fr
 
 and, ours, proved below:
 
-    diverges, every set    lambda_max(H) (1 + c lambda_max(H)) >= 2/eta: what 2/eta becomes for SAM, as E w follows
-                           I - eta H (I + c H); the paper prints no such condition for SAM, and 2/eta alone is weaker
+    diverges, every set    lambda_max(H) (1 + c lambda_max(H)) >= 2/eta: the condition 2/eta for SAM, as E w follows
+                           I - eta H (I + c H); the paper has no such condition for SAM, and 2/eta alone is weaker
     diverges, every set    m (1 + c max(m/n, lambda_min(H))) >= (n/eta) (n/B - 1)^{-1/2},   m = max_i lambda_max(H_i)
     converges, every set   (1 + c lambda_max(H)) (lambda_max(H) + (n/B - 1) m/n) < 2/eta
 
-The last two need m. Since n lambda_max(H) <= lambda_max(S) = sigma m, the first of them decides wherever C.8 does and
-more often; the other asks for more than Theorem 3.3, and promises it for every set with these numbers.
+The last two need m. Since n lambda_max(H) <= lambda_max(S) = sigma m, the first of them decides wherever C.8 does, and
+more often. The other requires more than Theorem 3.3, and holds for every set with these numbers.
 
 Why they hold. In the coordinates (I + cH)^{1/2} w the dynamics are SGD's with K_i = A^{1/2} H_i A^{1/2}, A = I + c H.
 E[w w^T] then follows a sum of positive maps, one of them eta^2 (n/B - 1)/n^2 sum_i K_i . K_i, so it grows at least as
 fast as any K_i . K_i; and lambda_max(K_i) >= m v^T A v >= m (1 + c m/n) for the top eigenvector v of H_i, because
 H >= H_i/n (and v is in the range of H). From C.8's condition the same follows with sum_i (A (x) A)(H_i (x) H_i) >=
 (1 + c lambda_min(H))^2 sum_i H_i (x) H_i in spectral radius: the printed proof drops the factors A one by one inside
-a trace, which single terms do not allow, but the theorem stands. Convergence: E[J_t^T J_t] <= I - eta K (2 - eta
+a trace, which single terms do not allow, but the theorem is right. Convergence: E[J_t^T J_t] <= I - eta K (2 - eta
 lambda_max(K) - eta (n/B - 1) max_i lambda_max(K_i)/n), as K_i^2 <= lambda_max(K_i) K_i. Theorem 3.3's set is H_i =
 (n lambda_max(H)/sigma) e_1 e_1^T for i <= sigma, 0 otherwise; with one more, scaled by the fraction, it covers a sigma
 that is not whole.
 
 The divergence theorems are printed with >=. At equality they can fail (C.3's set with n = 100, B = 50, sigma = 1, eta =
-1/2 keeps its norm for ever, and so does 1 - eta lambda = -1), so a verdict asks for more.
-All of it is about the mean square; "converges" means that E||w||^2 stays bounded (under random perturbation w
-settles at a radius and does not reach the minimum).
+1/2 keeps its norm for ever, and so does 1 - eta lambda = -1), so a verdict requires more than equality.
+All of this is about the mean square. "converges" means that E||w||^2 stays bounded; under random perturbation w
+settles at a radius and does not reach the minimum.
 """
 
 from __future__ import annotations
@@ -41,38 +41,24 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal
 
 import numpy as np
 
 from evenly.errors import EvenlyError
+from evenly.settings import Constraint
+from evenly.theory.arguments import MODERATE, ascent_of, batch_size_of, checked, not_negative, positive, whole
+from evenly.theory.coherence import Coherence
 from evenly.theory.stability.hessians import Hessians
 from evenly.theory.stability.mean_square import mean_square_ascent, mean_square_batch_size, mean_square_lr
-from evenly.theory.stability.settings import ascent_of, batch_of, finite, not_negative, positive, whole
 
 Answer = Literal["diverges", "converges", "undecided"]
 About = Literal["every set", "some set", "this set"]
 _ROUNDING = 1e-6
 _SETTLED = 1e-9
-"""An exact threshold is known to this share of it; on it, nothing is decided."""
+"""The relative precision of an exact threshold; closer to it than this, nothing is decided."""
 _EXACT = "mean square, exact"
-
-
-class CoherenceNumbers(Protocol):
-    """What :meth:`Minimum.of` reads; :class:`evenly.theory.coherence.Coherence` has it."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def measure(self) -> float: ...
-    @property
-    def largest_hessian_eigenvalue(self) -> float: ...
-    @property
-    def smallest_hessian_eigenvalue(self) -> float: ...
-    @property
-    def largest_sample_eigenvalue(self) -> float: ...
-    @property
-    def ascent(self) -> float: ...
+_MEASURE = Constraint("at least 1, as lambda_max(S) / max_i lambda_max(H_i) is", lambda value: value >= 1 - _ROUNDING)
 
 
 @dataclass(frozen=True)
@@ -84,8 +70,8 @@ class Minimum:
         sigma: the coherence measure lambda_max(S) / max_i lambda_max(H_i), in [1, n] for Hessians of rank one, and
             up to sqrt(k) n for rank k.
         largest: lambda_max(H).
-        smallest: lambda_min(H), over the range of H if you have it (nothing happens outside); 0 is always safe.
-        largest_sample: m = max_i lambda_max(H_i); where it is given, verdicts are about every set with these numbers.
+        smallest: lambda_min(H), over the range of H if known (nothing moves outside it); 0 is always safe.
+        largest_sample: m = max_i lambda_max(H_i). With it, verdicts are about every set with these numbers.
     """
 
     n: int
@@ -96,20 +82,16 @@ class Minimum:
 
     def __post_init__(self) -> None:
         whole("n", self.n, 1)
-        sigma = finite("sigma", self.sigma)
-        if sigma < 1 - _ROUNDING:
-            raise EvenlyError(f"sigma {sigma:g} is below 1; give lambda_max(S) / max_i lambda_max(H_i), which never is")
+        checked("sigma", self.sigma, Annotated[float, _MEASURE, MODERATE])
         not_negative("largest", self.largest)
         not_negative("smallest", self.smallest)
         if self.smallest > self.largest * (1 + _ROUNDING):
-            raise EvenlyError(
-                f"smallest {self.smallest:g} is above largest {self.largest:g}; give lambda_min(H) and lambda_max(H)"
-            )
+            raise EvenlyError(f"smallest must be at most largest, {self.largest:g}, got {self.smallest:g}")
         if self.largest_sample is not None:
             not_negative("largest_sample", self.largest_sample)
 
     @classmethod
-    def of(cls, source: CoherenceNumbers | Hessians) -> Minimum:
+    def of(cls, source: Coherence | Hessians) -> Minimum:
         """From a coherence, or from the Hessians themselves."""
         if isinstance(source, Hessians):
             m = float(source.sample_eigenvalues().max())
@@ -120,29 +102,26 @@ class Minimum:
             return cls(source.n, sigma, float(h.max()), float(h.min()), m)
         if source.ascent:
             raise EvenlyError(
-                f"the coherence was computed with ascent {source.ascent:g}, and the criteria would count it again; "
-                "give that of ascent 0"
+                f"the coherence was computed with ascent {source.ascent:g}, which the criteria would count again; "
+                "compute it with ascent 0"
             )
+        smallest = max(source.smallest_hessian_eigenvalue, 0.0)
         return cls(
-            int(source.n),
-            float(source.measure),
-            float(source.largest_hessian_eigenvalue),
-            max(float(source.smallest_hessian_eigenvalue), 0.0),
-            float(source.largest_sample_eigenvalue),
+            source.n, source.measure, source.largest_hessian_eigenvalue, smallest, source.largest_sample_eigenvalue
         )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What can be said, and by how much.
+    """The answer of the theorems, and the margin by which they decide.
 
     Args:
-        answer: "diverges", "converges", or "undecided" where no theorem speaks.
+        answer: "diverges", "converges", or "undecided" if no theorem applies.
         margin: the factor in the learning rate by which the theorem decides: lr over the lr from which minima
-            diverge, or the lr up to which they converge over lr. Above 1 it decides; below, it is how near it came.
-        theorem: the one that decides, or that came nearest.
-        about: "every set" of Hessians with these numbers, "some set" with them (Theorem 3.3 only promises that one
-            exists), or "this set" of given Hessians, decided exactly.
+            diverge, or the lr up to which they converge over lr. Above 1 it decides.
+        theorem: the one that decides, or that comes closest.
+        about: "every set" of Hessians with these numbers, "some set" with them (Theorem 3.3 only states that one
+            exists), or "this set" of Hessians, decided exactly.
     """
 
     answer: Answer
@@ -153,13 +132,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Where stability ends, along one setting.
+    """The limit of stability along one setting.
 
     Args:
-        stable: stable as far as this (a learning rate or rho below it, a batch size from it on); None: nowhere known.
+        stable: stable up to this (a learning rate or rho below it, a batch size from it on); None if nowhere known.
         unstable: unstable beyond this (a learning rate or rho above it, a batch size up to it).
-        about: whom `stable` is about, as in :class:`Verdict`; `unstable` is about every set.
-        exact: both are the same, found from the Hessians; otherwise nothing is known in between.
+        about: the sets that `stable` is about, as in :class:`Verdict`; `unstable` is about every set.
+        exact: whether both are the same, computed from the Hessians; otherwise nothing is known in between.
     """
 
     stable: float | None
@@ -170,31 +149,26 @@ class Threshold:
 
 @dataclass(frozen=True)
 class _Condition:
-    """A theorem as the learning rate at which it begins (or, for convergence, ceases) to hold."""
+    """A theorem as the learning rate from which (or, for convergence, up to which) it holds."""
 
     lr: float
     theorem: str
     about: About = "every set"
     per_ascent: float = 0.0
-    """The eigenvalue by which an ascent c shortens that learning rate: lr is proportional to 1/(1 + c per_ascent)."""
+    """The eigenvalue by which an ascent c lowers that learning rate: lr is proportional to 1/(1 + c per_ascent)."""
 
 
 def diverges(
-    minimum: Minimum | Hessians,
-    lr: float,
-    batch_size: int,
-    *,
-    ascent: float = 0.0,
-    optimizer: str | None = None,
+    minimum: Minimum | Hessians, lr: float, batch_size: int, *, ascent: float = 0.0, optimizer: str | None = None
 ) -> Verdict:
-    """Whether E||w||^2 grows without bound: "diverges" or "undecided" (for given Hessians "converges").
+    """Whether E||w||^2 grows without bound: "diverges" or "undecided" (exactly, from Hessians, "converges").
 
     Args:
         minimum: its numbers, or its Hessians for the exact answer.
         lr: eta.
         batch_size: B, each sample is in the batch with probability B/n.
         ascent: c = rho/alpha of SAM.
-        optimizer: "sgd", "random_perturbation" or "sam"; left out, an ascent means SAM.
+        optimizer: "sgd", "random_perturbation" or "sam"; by default an ascent means SAM.
     """
     eta, B, c = _step(minimum, lr, batch_size, ascent, optimizer)
     if isinstance(minimum, Hessians):
@@ -205,14 +179,9 @@ def diverges(
 
 
 def converges(
-    minimum: Minimum | Hessians,
-    lr: float,
-    batch_size: int,
-    *,
-    ascent: float = 0.0,
-    optimizer: str | None = None,
+    minimum: Minimum | Hessians, lr: float, batch_size: int, *, ascent: float = 0.0, optimizer: str | None = None
 ) -> Verdict:
-    """Whether E||w||^2 stays bounded: "converges" or "undecided" (for given Hessians "diverges"). Look at `about`.
+    """Whether E||w||^2 stays bounded: "converges" or "undecided" (from Hessians "diverges"). See `about`.
 
     Arguments as in :func:`diverges`.
     """
@@ -225,38 +194,35 @@ def converges(
 
 
 def verdict(
-    minimum: Minimum | Hessians,
-    lr: float,
-    batch_size: int,
-    *,
-    ascent: float = 0.0,
-    optimizer: str | None = None,
+    minimum: Minimum | Hessians, lr: float, batch_size: int, *, ascent: float = 0.0, optimizer: str | None = None
 ) -> Verdict:
-    """Both questions at once; where neither theorem decides, "undecided" with the one that came nearer.
+    """Both questions at once; if no theorem decides, "undecided" with the theorem that comes closest.
 
     Arguments as in :func:`diverges`.
     """
-    grows = diverges(minimum, lr, batch_size, ascent=ascent, optimizer=optimizer)
-    if grows.answer != "undecided":
-        return grows
-    stays = converges(minimum, lr, batch_size, ascent=ascent, optimizer=optimizer)
-    return stays if stays.answer != "undecided" or stays.margin >= grows.margin else grows
+    divergence = diverges(minimum, lr, batch_size, ascent=ascent, optimizer=optimizer)
+    if divergence.answer != "undecided":
+        return divergence
+    convergence = converges(minimum, lr, batch_size, ascent=ascent, optimizer=optimizer)
+    decided = convergence.answer != "undecided" or convergence.margin >= divergence.margin
+    return convergence if decided else divergence
 
 
 def largest_stable_lr(minimum: Minimum | Hessians, batch_size: int, *, ascent: float = 0.0) -> Threshold:
-    """Up to which learning rate the minimum is stable, and from which it is not; inf if nothing is curved."""
+    """The learning rate up to which the minimum is stable, and from which it is not; inf if H = 0."""
     if isinstance(minimum, Hessians):
         exact = mean_square_lr(minimum, batch_size, ascent=ascent)
         return Threshold(exact, exact, "this set", True)
-    B, c = batch_of(batch_size, minimum.n), ascent_of(None, ascent)
-    stays = _convergence(minimum, B, c)
-    return Threshold(stays.lr, min(condition.lr for condition in _divergence(minimum, B, c, None)), stays.about, False)
+    B, c = batch_size_of(batch_size, minimum.n), ascent_of(None, ascent)
+    convergence = _convergence(minimum, B, c)
+    unstable = min(condition.lr for condition in _divergence(minimum, B, c, None))
+    return Threshold(convergence.lr, unstable, convergence.about, False)
 
 
 def smallest_stable_batch_size(minimum: Minimum | Hessians, lr: float, *, ascent: float = 0.0) -> Threshold:
-    """From which batch size on the minimum is stable (None: not even with the full batch), and up to which it is not.
+    """The batch size from which the minimum is stable (None: not even the full batch), and up to which it is not.
 
-    Whole numbers; `unstable` is 0 where no batch size is known to be.
+    Whole numbers; `unstable` is 0 if no batch size is known to be.
     """
     eta, c, n = positive("lr", lr), ascent_of(None, ascent), minimum.n
     if isinstance(minimum, Hessians):
@@ -271,30 +237,30 @@ def smallest_stable_batch_size(minimum: Minimum | Hessians, lr: float, *, ascent
 def largest_stable_rho(
     minimum: Minimum | Hessians, lr: float, batch_size: int, *, gradient_norm: float = 1.0
 ) -> Threshold:
-    """Up to which rho of SAM the minimum is stable (None: not even without ascent), and from which it is not.
+    """The rho of SAM up to which the minimum is stable (None: not even without ascent), and from which it is not.
 
     Args:
         gradient_norm: alpha, so that rho = alpha c. With 1 the answer is the ascent c itself, which is the rho of
             SAM without normalisation.
     """
-    eta, B = positive("lr", lr), batch_of(batch_size, minimum.n)
-    alpha = positive("gradient norm", gradient_norm)
+    eta, B = positive("lr", lr), batch_size_of(batch_size, minimum.n)
+    alpha = positive("gradient_norm", gradient_norm)
     if isinstance(minimum, Hessians):
         exact = mean_square_ascent(minimum, eta, B)
         return Threshold(None if exact is None else alpha * exact, alpha * (exact or 0.0), "this set", True)
-    limits = _convergence(minimum, B, 0.0)
-    stable = _ascent(limits.lr / eta, minimum.largest)
-    starts = [_ascent(condition.lr / eta, condition.per_ascent) for condition in _divergence(minimum, B, 0.0, None)]
-    return Threshold(
-        alpha * stable if limits.lr > eta else None, alpha * max(min(starts), 0.0), limits.about, False
-    )  # fmt: skip
+    convergence = _convergence(minimum, B, 0.0)
+    stable = alpha * _ascent(convergence.lr / eta, minimum.largest) if convergence.lr > eta else None
+    unstable = min(
+        _ascent(condition.lr / eta, condition.per_ascent) for condition in _divergence(minimum, B, 0.0, None)
+    )
+    return Threshold(stable, alpha * max(unstable, 0.0), convergence.about, False)
 
 
 def _step(
     minimum: Minimum | Hessians, lr: float, batch_size: int, ascent: float, optimizer: str | None
 ) -> tuple[float, int, float]:
     c = ascent_of(optimizer, ascent)
-    return positive("lr", lr), batch_of(batch_size, minimum.n), c
+    return positive("lr", lr), batch_size_of(batch_size, minimum.n), c
 
 
 def _exact(hessians: Hessians, eta: float, B: int, c: float) -> Verdict:
@@ -325,7 +291,7 @@ def _divergence(minimum: Minimum, B: int, c: float, optimizer: str | None) -> li
 
 
 def _convergence(minimum: Minimum, B: int, c: float) -> _Condition:
-    """The condition for convergence: about every set where m is known, else Theorem 3.3's about some."""
+    """The condition for convergence: about every set if m is known, else Theorem 3.3's about some set."""
     n, top, sigma = minimum.n, minimum.largest, minimum.sigma
     if minimum.largest_sample is not None:
         noise = (n / B - 1) * minimum.largest_sample / n
@@ -335,14 +301,14 @@ def _convergence(minimum: Minimum, B: int, c: float) -> _Condition:
 
 
 def _decides(margin: float) -> bool:
-    return margin > 1 + 1e-12  # equality, up to rounding, decides nothing
+    return margin > 1 + 1e-12  # equality up to rounding decides nothing
 
 
 def _over(a: float, b: float) -> float:
-    """a/b, and infinite where b is 0."""
+    """a/b, and infinite if b is 0."""
     return a / b if b > 0 else math.inf
 
 
 def _ascent(margin: float, per_ascent: float) -> float:
-    """The c at which 1 + c per_ascent = margin; infinite where no c reaches it, negative where 0 is beyond it."""
+    """The c at which 1 + c per_ascent = margin; infinite if no c reaches it, negative if margin is below 1."""
     return _over(margin - 1, per_ascent) if margin >= 1 else -1.0

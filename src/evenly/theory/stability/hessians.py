@@ -1,8 +1,8 @@
-"""The samples' Hessians at a minimum: dense, of low rank (given by factors) or diagonal, checked once where they enter.
+"""The samples' Hessians at a minimum: dense, of low rank (as factors) or diagonal, checked when they are built.
 
     H_i is the Hessian of sample i's loss, symmetric and positive semidefinite;  H = (1/n) sum_i H_i
 
-What an optimizer does near the minimum happens in the range of H (each H_i vanishes on the null space of H), so exact
+The dynamics near the minimum happen in the range of H, because each H_i vanishes on the null space of H. So exact
 answers are computed there, in the eigenbasis of H: :meth:`Hessians.on_range`.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from evenly.errors import EvenlyError
-from evenly.theory.stability.settings import positive, whole
+from evenly.theory.arguments import positive, whole
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Kind = Literal["dense", "factors", "diagonal"]
@@ -23,9 +23,9 @@ Kind = Literal["dense", "factors", "diagonal"]
 _RANGE = 1e-12
 """Eigenvalues of H below this share of the largest count as 0."""
 SMALLEST, LARGEST = 1e-60, 1e60
-"""Between these the largest entry must lie, so that products of a few stay finite."""
+"""The bounds of the largest entry, so that products of a few entries stay finite."""
 _COLUMNS = 8192
-"""Factors are converted to float64 so many columns at a time."""
+"""Factors are converted to float64 this many columns at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +43,14 @@ class Hessians:
         """From (n, p, p) matrices, each symmetric and positive semidefinite up to rounding of the given precision."""
         values, slack = _array("Hessians", hessians, 3, "(n, p, p)")
         if values.shape[1] != values.shape[2]:
-            raise EvenlyError(f"Hessians of shape {values.shape} are not square; give (n, p, p)")
+            raise EvenlyError(f"Hessians must have shape (n, p, p), got {values.shape}")
         scale = np.abs(values).max(axis=(1, 2))
         skew = np.abs(values - values.transpose(0, 2, 1)).max(axis=(1, 2))
         if (skew > slack * scale).any():
             i = int((skew - slack * scale).argmax())
             raise EvenlyError(
                 f"Hessian {i} is not symmetric: entries differ from their mirror image by up to {skew[i]:.3g}; "
-                "give (H + H^T)/2 if that is rounding"
+                "give (H + H^T)/2 if the difference is rounding"
             )
         values = (values + values.transpose(0, 2, 1)) / 2
         smallest = np.linalg.eigvalsh(values)[:, 0]
@@ -68,7 +68,7 @@ class Hessians:
     def factors(cls, factors: Any) -> Hessians:
         """From (n, k, p) factors: H_i = F_i^T F_i, as the Gauss-Newton matrices of a network with k outputs.
 
-        Only the Gram matrix of their n k rows matters, so p columns are at once reduced to at most n k by a rotation.
+        Only the Gram matrix of their n k rows matters, so the p columns are reduced to at most n k by a rotation.
         """
         rows = _checked("factors", factors, 3, "(n, k, p)")
         n, k, p = rows.shape
@@ -85,7 +85,7 @@ class Hessians:
 
     @property
     def n(self) -> int:
-        """How many samples."""
+        """The number of samples."""
         return len(self.values)
 
     @property
@@ -95,7 +95,7 @@ class Hessians:
 
     @property
     def rows(self) -> Array:
-        """The factors one below the other, (n k, p)."""
+        """All factors as one matrix, (n k, p)."""
         return self.values.reshape(-1, self.dimension)
 
     def mean(self) -> Array:
@@ -126,13 +126,13 @@ class Hessians:
         """The positive eigenvalues h (r,) of H, and the same set written in their eigenvectors, so that H = diag(h)."""
         if self.kind == "diagonal":
             h = self.values.mean(0)
-            kept = h > _RANGE * h.max()
-            return _float64(h[kept]), Hessians("diagonal", self.values[:, kept])
+            positive_h = h > _RANGE * h.max()
+            return _float64(h[positive_h]), Hessians("diagonal", self.values[:, positive_h])
         h, vectors = np.linalg.eigh(self.mean())
-        kept = h > _RANGE * h[-1]
-        basis = vectors[:, kept]
+        positive_h = h > _RANGE * h[-1]
+        basis = vectors[:, positive_h]
         values = basis.T @ self.values @ basis if self.kind == "dense" else self.values @ basis
-        return _float64(h[kept]), Hessians(self.kind, values)
+        return _float64(h[positive_h]), Hessians(self.kind, values)
 
     def sandwich(self, middle: Array) -> Array:
         """sum_i H_i M H_i for a symmetric M (p, p)."""
@@ -152,7 +152,7 @@ def quadratic(n: int, sigma: int, largest: float = 2.0) -> Hessians:
     lambda_max(H) is controlled to be 2", but lambda_max(H) = sigma m / n: the m that does so is n largest / sigma.
     """
     n = whole("n", n, 1)
-    sigma = whole("sigma", sigma, 1, n, "n")
+    sigma = whole("sigma", sigma, 1, n, ", which is n")
     m = n * positive("largest", largest) / sigma
     first, others = np.zeros((sigma, n - sigma + 1)), np.eye(n - sigma, n - sigma + 1, k=1)
     first[:, 0] = 1
@@ -179,12 +179,12 @@ def _numbers(name: str, values: Any) -> np.ndarray[Any, Any]:
     except ValueError:
         array = np.asarray(None)
     if array.dtype.kind not in "fiub":
-        raise EvenlyError(f"{name} are not real numbers (they are {array.dtype}); give an array of them")
+        raise EvenlyError(f"{name} must be an array of real numbers, got {array.dtype}")
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
 def _array(name: str, values: Any, dimensions: int, shape: str) -> tuple[Array, float]:
-    """The values in float64, and what counts as rounding in the precision they came in."""
+    """The values in float64, and the size of rounding errors in the precision they came in."""
     array = _checked(name, values, dimensions, shape)
     return _float64(array), float(np.finfo(array.dtype).eps) ** 0.5
 
@@ -193,15 +193,15 @@ def _checked(name: str, values: Any, dimensions: int, shape: str) -> np.ndarray[
     """The values in the precision they came in."""
     array = _numbers(name, values)
     if array.ndim != dimensions or 0 in array.shape:
-        raise EvenlyError(f"{name} of shape {array.shape} cannot be used; give {shape}")
+        raise EvenlyError(f"{name} must have shape {shape}, got {array.shape}")
     if not np.isfinite(array).all():
         raise EvenlyError(
-            f"{name}: sample {_first_bad(array)} has entries that are not finite; leave it out or mend it"
+            f"{name}: sample {_first_bad(array)} has entries that are not finite; leave it out or correct it"
         )
     largest = float(np.abs(array).max())
     if largest and not SMALLEST < largest < LARGEST:
         raise EvenlyError(
-            f"{name}: the largest entry is {largest:.3g}, and its powers leave float64's range; measure in other units"
+            f"{name}: powers of the largest entry, {largest:.3g}, leave the range of float64; use other units"
         )
     return array
 
@@ -220,7 +220,7 @@ def _reduced(rows: np.ndarray[Any, Any]) -> Array:
         part = rows[:, start : start + _COLUMNS].astype(np.float64)
         gram += part @ part.T
     squares, vectors = np.linalg.eigh(gram)
-    kept = squares > _RANGE * squares[-1]
-    if not kept.any():
+    nonzero = squares > _RANGE * squares[-1]
+    if not nonzero.any():
         return np.zeros((N, 1))
-    return _float64(vectors[:, kept] * np.sqrt(squares[kept]))
+    return _float64(vectors[:, nonzero] * np.sqrt(squares[nonzero]))

@@ -1,10 +1,10 @@
-"""The Lyapunov exponent: what single runs do, (1/t) log||w_t|| in the long run, with probability one.
+"""The Lyapunov exponent: the limit of (1/t) log||w_t|| of a single run, with probability one.
 
-Above 0 almost every run diverges, below 0 almost every run converges. It is never above half the logarithm of the mean
-square's growth (:func:`~evenly.theory.stability.mean_square.mean_square_growth`): in between, runs converge although
-their mean square, carried by ever fewer of them, diverges. C.3 counts runs; the theorems speak of the mean square.
-For diagonal Hessians each coordinate is a product of independent factors and the exponent a sum over the law of one of
-them; for others it is estimated from renormalised runs.
+If it is above 0, almost every run diverges; if it is below 0, almost every run converges. It is never above half the
+logarithm of the mean square's growth (:func:`~evenly.theory.stability.mean_square.mean_square_growth`). Between the
+two, runs converge although their mean square, dominated by ever fewer of them, diverges. C.3 counts runs; the theorems
+are about the mean square. For diagonal Hessians each coordinate is a product of independent factors, and the exponent
+is a sum over the distribution of one factor. For others it is estimated from renormalised runs.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from typing import Any
 import numpy as np
 
 from evenly.errors import EvenlyError
+from evenly.theory.arguments import ascent_of, batch_size_of, positive, whole
+from evenly.theory.stability.dynamics import binomial, log_factor, simulate
 from evenly.theory.stability.hessians import Array, Hessians
-from evenly.theory.stability.settings import ascent_of, batch_of, positive, whole
 
 LARGEST_SUPPORT = 1_000_000
-"""Values that one coordinate of H_t may take, at most, for the exact sum."""
+"""The most values that one coordinate of H_t may take for the exact sum."""
 
 
 @dataclass(frozen=True)
 class Exponent:
-    """The top Lyapunov exponent per step and, where it was estimated, its standard error (0: exact)."""
+    """The top Lyapunov exponent per step and the standard error of an estimate; 0 if exact."""
 
     value: float
     error: float = 0.0
 
 
 def lyapunov_exponents(hessians: Hessians, lr: float, batch_size: int, *, ascent: float = 0.0) -> Array:
-    """E log|1 - eta (1 + c h_a) (H_t)_aa| for each coordinate a of diagonal Hessians, (p,); the largest one decides.
+    """E log|1 - eta (1 + c h_a) (H_t)_aa| for each coordinate a of diagonal Hessians, (p,); the largest decides.
 
-    -inf where a step sets the coordinate to exactly 0 with positive probability, however small.
+    -inf if a step sets the coordinate to exactly 0 with positive probability.
     """
     if hessians.kind != "diagonal":
-        raise EvenlyError(f"Hessians of kind {hessians.kind!r} have no closed form; call lyapunov_exponent to estimate")
-    eta, B, c = positive("lr", lr), batch_of(batch_size, hessians.n), ascent_of(None, ascent)
+        raise EvenlyError(f"Hessians of kind {hessians.kind!r} have no closed form; estimate by lyapunov_exponent")
+    eta, B, c = positive("lr", lr), batch_size_of(batch_size, hessians.n), ascent_of(None, ascent)
     h = hessians.values.mean(0)
     exponents = np.empty(len(h))
     for a, column in enumerate(hessians.values.T):
@@ -59,48 +60,25 @@ def lyapunov_exponent(
 ) -> Exponent:
     """The top exponent: exact for diagonal Hessians, else the mean over `repeats` runs of their last three quarters.
 
-    Over the range of H only (elsewhere nothing moves and the exponent is 0); -inf if H = 0.
+    Only over the range of H (elsewhere nothing moves and the exponent is 0); -inf if H = 0.
     """
     if hessians.kind == "diagonal":
         moved = hessians.values.any(0)
         exponents = lyapunov_exponents(hessians, lr, batch_size, ascent=ascent)[moved]
         return Exponent(float(exponents.max(initial=-math.inf)))
-    from evenly.theory.stability.dynamics import simulate
-
     steps, repeats = whole("steps", steps, 4), whole("repeats", repeats, 2)
     h, on_range = hessians.on_range()
     if len(h) == 0:
         return Exponent(-math.inf)
-    run = simulate(
-        on_range, lr=lr, batch_size=batch_size, ascent=ascent, steps=steps, repeats=repeats, seed=seed,
-        record=(steps // 4, steps),
-    )  # fmt: skip
+    settings: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "ascent": ascent, "record": (steps // 4, steps)}
+    run = simulate(on_range, steps=steps, repeats=repeats, seed=seed, **settings)
     rates = (run.log_norms[1, 0] - run.log_norms[0, 0]) / (steps - steps // 4)
     return Exponent(float(rates.mean()), float(rates.std(ddof=1)) / math.sqrt(repeats))
-
-
-def log_factor(x: Any) -> Array:
-    """log|1 - x|, and -inf where 1 - x is 0 up to rounding."""
-    distance = np.abs(1 - x)
-    with np.errstate(divide="ignore"):
-        logs = np.where(distance <= 8 * np.finfo(float).eps * np.maximum(1, x), -np.inf, np.log(distance))
-    return np.asarray(logs, dtype=np.float64)
 
 
 def expected_log(logs: Array, probability: Array) -> float:
     """sum_k p_k log_k, where log_k may be -inf and p_k may be 0."""
     return float(np.where(probability > 0, probability, 1.0) @ np.where(probability > 0, logs, 0.0))
-
-
-def binomial(trials: int, probability: float) -> Array:
-    """P(K = k), k = 0..trials, for K ~ Bin(trials, probability), (trials + 1,)."""
-    if probability >= 1:
-        return np.asarray(np.eye(trials + 1)[trials], dtype=np.float64)
-    k = np.arange(trials + 1)
-    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, trials + 1)))])
-    ways = log_factorial[trials] - log_factorial - log_factorial[::-1]
-    mass = np.exp(ways + k * math.log(probability) + (trials - k) * math.log1p(-probability))
-    return np.asarray(mass / mass.sum(), dtype=np.float64)
 
 
 def _batch_curvature(column: Array, probability: float) -> tuple[Array, Array]:
@@ -110,7 +88,7 @@ def _batch_curvature(column: Array, probability: float) -> tuple[Array, Array]:
     if support > LARGEST_SUPPORT:
         raise EvenlyError(
             f"a coordinate's curvature takes {support:.3g} values, more than {LARGEST_SUPPORT}; "
-            "pass the Hessians as dense matrices and call lyapunov_exponent to estimate"
+            "pass the Hessians as dense matrices and estimate by lyapunov_exponent"
         )
     values, weights = np.zeros(1), np.ones(1)
     for d, count in zip(distinct, counts, strict=True):

@@ -3,12 +3,12 @@
 C.3: n = 100 samples, the set of :func:`~evenly.theory.stability.hessians.quadratic` with lambda_max(H) = 2, 1000 steps
 from N(0, I), 10 repeats; a run diverged if its norm grew more than 1000 times, a cell if more than half its runs did.
 
-On this set the condition of Theorem 3.3 is exactly mean-square convergence, so wherever no theorem decides the mean
-square diverges; whether runs do is for the sharp predictor, the Lyapunov exponent
+On this set the condition of Theorem 3.3 is exactly mean-square convergence, so the mean square diverges wherever no
+theorem decides. Whether runs diverge is decided by the sharp predictor, the Lyapunov exponent
 
     max( E log|1 - (eta m K/B)(1 + c lambda_1)|,  (B/n) log|1 - (eta m/B)(1 + c m/n)| ) > 0,    K ~ Bin(sigma, B/n)
 
-with m = n lambda_1/sigma. That is about infinitely many steps; near 0 a run of 1000 may not have got there.
+with m = n lambda_1/sigma. It describes infinitely many steps; near 0, 1000 steps may be too few to show it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from typing import Any
 import numpy as np
 
 from evenly.errors import EvenlyError, unknown
+from evenly.theory.arguments import ascent_of, batch_size_of, positive, whole
 from evenly.theory.stability.criteria import Minimum, verdict
-from evenly.theory.stability.dynamics import NOISE, quadratic_growth
+from evenly.theory.stability.dynamics import NOISE, binomial, log_factor, quadratic_growth
 from evenly.theory.stability.hessians import Array
-from evenly.theory.stability.lyapunov import binomial, expected_log, log_factor
-from evenly.theory.stability.settings import ascent_of, batch_of, positive, whole
+from evenly.theory.stability.lyapunov import expected_log
 
 BATCH_SIZES = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60)
 SIGMAS = (1, 2, 3, 4, 6, 9, 13, 20, 40, 80)
 LRS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 ASCENTS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
 AXES: dict[str, tuple[float, ...]] = {"batch_size": BATCH_SIZES, "sigma": SIGMAS, "lr": LRS, "ascent": ASCENTS}
-"""What an axis can be, and its values unless others are given."""
+"""The possible axes and their default values."""
 
 
 @dataclass(frozen=True, eq=False)
 class PhaseDiagram:
-    """What came of every cell; arrays are (values of y, values of x).
+    """The result in every cell; arrays are (values of y, values of x).
 
     Args:
-        x, y: the names of the axes; x_values, y_values: theirs.
-        settings: everything else that decided the result.
+        x, y: the names of the axes.
+        x_values, y_values: their values.
+        settings: everything else that decides the result.
         diverged: the share of runs that diverged.
         theorems: "diverges", "converges" or "undecided" by :func:`~evenly.theory.stability.criteria.verdict`.
         exponents: the Lyapunov exponent per step.
@@ -63,12 +64,12 @@ class PhaseDiagram:
 
     @property
     def sharp(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether the exponent says so."""
+        """Whether the exponent is above 0."""
         return self.exponents > 0
 
     @property
     def theorem_wrong(self) -> int:
-        """Cells that a theorem decides and the simulation decides otherwise."""
+        """The number of cells where a theorem and the simulation disagree."""
         return int(np.sum(np.where(self.majority, self.theorems == "converges", self.theorems == "diverges")))
 
     @property
@@ -115,18 +116,18 @@ def phase_diagram(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> PhaseDiagram:
-    """Simulate every cell of a grid over two of batch_size, sigma, lr, ascent, and ask the theory about it.
+    """Simulate every cell of a grid over two of batch_size, sigma, lr, ascent, and compare with the theory.
 
     Args:
-        x, y: the two that vary; the others are as given.
-        x_values, y_values: their values; left out, those of `AXES`, up to n.
+        x, y: the two that vary; the others are fixed.
+        x_values, y_values: their values; by default those of `AXES`, up to n.
         ascent: c = rho/alpha of SAM.
-        optimizer: "sgd", "random_perturbation" or "sam"; left out, SAM where there is an ascent.
-        largest: lambda_max(H), whatever sigma is.
-        noise: the scale of random perturbation's delta, our choice.
-        seed: a cell depends on it and on its own settings, not on the grid around it; one batch size and sigma see the
-            same batches under every lr, ascent and optimizer.
-        progress: called with the cells done and their number, after each row.
+        optimizer: "sgd", "random_perturbation" or "sam"; by default SAM if there is an ascent, else SGD.
+        largest: lambda_max(H), for every sigma.
+        noise: the scale of random perturbation's delta.
+        seed: a cell depends on it and on its own settings, not on the grid around it. Cells of one batch size and sigma
+            see the same batches under every lr, ascent and optimizer.
+        progress: called after each row with the number of cells done and the number of all cells.
     """
     n = whole("n", n, 1)
     for axis in (x, y):
@@ -136,21 +137,21 @@ def phase_diagram(
         raise EvenlyError(f"both axes are {x!r}; give two different ones of {', '.join(AXES)}")
     threshold, repeats = positive("threshold", threshold), whole("repeats", repeats, 1)
     checks: dict[str, Callable[[Any], Any]] = {
-        "batch_size": lambda value: batch_of(value, n),
-        "sigma": lambda value: whole("sigma", value, 1, n, "n"),
+        "batch_size": lambda value: batch_size_of(value, n),
+        "sigma": lambda value: whole("sigma", value, 1, n, ", which is n"),
         "lr": lambda value: positive("lr", value),
         "ascent": lambda value: ascent_of(optimizer, value),
     }
-    across, up = _values(x, n, x_values, checks[x]), _values(y, n, y_values, checks[y])
+    columns, rows = _values(x, n, x_values, checks[x]), _values(y, n, y_values, checks[y])
     seed = whole("seed", seed, 0)
     fixed: dict[str, Any] = {"batch_size": batch_size, "sigma": sigma, "lr": lr, "ascent": ascent}
     fixed = {name: checks[name](value) for name, value in fixed.items() if name not in (x, y)}
     optimizer = optimizer or ("sam" if "ascent" in (x, y) or fixed["ascent"] > 0 else "sgd")
     run: dict[str, Any] = {"optimizer": optimizer, "steps": steps, "repeats": repeats, "seed": seed, "noise": noise}
-    shape = (len(up), len(across))
+    shape = (len(rows), len(columns))
     diverged, exponents, theorems = np.empty(shape), np.empty(shape), np.empty(shape, dtype="<U9")
-    for row, y_value in enumerate(up):
-        for column, x_value in enumerate(across):
+    for row, y_value in enumerate(rows):
+        for column, x_value in enumerate(columns):
             cell = {**fixed, x: x_value, y: y_value}
             step = {name: cell[name] for name in ("lr", "batch_size", "ascent")}
             growth = quadratic_growth(n, cell["sigma"], largest, **step, **run)
@@ -158,15 +159,15 @@ def phase_diagram(
             theorems[row, column] = verdict(_minimum(n, cell["sigma"], largest), **step, optimizer=optimizer).answer
             exponents[row, column] = sharp_exponent(n, cell["sigma"], largest, **step)
         if progress is not None:
-            progress((row + 1) * len(across), len(up) * len(across))
+            progress((row + 1) * len(columns), len(rows) * len(columns))
     settings = {**fixed, **run, "n": n, "largest": largest, "threshold": threshold}
-    return PhaseDiagram(x, y, across, up, settings, diverged, theorems, exponents)
+    return PhaseDiagram(x, y, columns, rows, settings, diverged, theorems, exponents)
 
 
 def sharp_exponent(n: int, sigma: int, largest: float, *, lr: float, batch_size: int, ascent: float = 0.0) -> float:
-    """The Lyapunov exponent on C.3's set; -inf where both kinds of coordinate are set to 0 now and then."""
+    """The Lyapunov exponent on C.3's set; -inf if both kinds of coordinate can be set to 0 in a step."""
     n = whole("n", n, 1)
-    sigma, B = whole("sigma", sigma, 1, n, "n"), batch_of(batch_size, n)
+    sigma, B = whole("sigma", sigma, 1, n, ", which is n"), batch_size_of(batch_size, n)
     eta, c, top = positive("lr", lr), ascent_of(None, ascent), positive("largest", largest)
     m = n * top / sigma
     first = expected_log(log_factor(eta * m / B * (1 + c * top) * np.arange(sigma + 1)), binomial(sigma, B / n))
@@ -180,13 +181,10 @@ def _minimum(n: int, sigma: int, largest: float) -> Minimum:
     return Minimum(n, float(sigma), largest, largest if sigma == n else largest / sigma)
 
 
-def _values(axis: str, n: int, given: Sequence[float] | None, check: Callable[[Any], float]) -> tuple[float, ...]:
-    bounded = axis in ("batch_size", "sigma")
-    values = (
-        tuple(value for value in AXES[axis] if not bounded or value <= n)
-        if given is None
-        else tuple(np.asarray(given).ravel().tolist())
-    )
-    if not values:
+def _values(axis: str, n: int, values: Sequence[float] | None, check: Callable[[Any], float]) -> tuple[float, ...]:
+    if values is None:
+        bounded = axis in ("batch_size", "sigma")
+        values = [value for value in AXES[axis] if not bounded or value <= n]
+    if np.size(values) == 0:
         raise EvenlyError(f"the axis {axis!r} has no values; give at least one")
-    return tuple(check(value) for value in values)
+    return tuple(check(value) for value in np.ravel(values).tolist())

@@ -1,0 +1,251 @@
+"""Decoded images are cached; a cache that is damaged, stale or of other files is noticed and made again."""
+
+import json
+import multiprocessing
+import os
+import pickle
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from evenly.data.images import decoding
+from evenly.data.images.decoding import decode
+
+COLOURS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+FILES = ["0.png", "1.png"]
+
+
+def written(folder, start=0):
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, name in enumerate(FILES):
+        Image.fromarray(COLOURS + start + i).save(folder / name)
+    return folder
+
+
+def is_as_written(folder):
+    """Whether decoding gives what Pillow reads from the files as they are now."""
+    expected = np.stack([np.asarray(Image.open(folder / name)) for name in FILES]).transpose(0, 3, 1, 2).copy()
+    return torch.equal(decode(folder, FILES).pixels, torch.from_numpy(expected))
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The files that were decoded."""
+    seen, original = [], decoding._decode
+    monkeypatch.setattr(decoding, "_decode", lambda path, *rest: seen.append(path) or original(path, *rest))
+    return seen
+
+
+def cached(folder, suffix):
+    (path,) = (folder / ".evenly-cache").glob(f"*{suffix}")
+    return path
+
+
+def test_files_are_decoded_once(tmp_path, decoded):
+    folder = written(tmp_path)
+    for _ in range(3):
+        assert is_as_written(folder)
+        decode(folder, FILES).pixels.zero_()  # does not reach the file
+    assert len(decoded) == 2
+    assert [name for name, _, _ in json.loads(cached(folder, ".json").read_text())["files"]] == FILES
+    assert {path.suffix for path in (folder / ".evenly-cache").iterdir()} == {".json", ".npy"}, "nothing is left over"
+    decode(folder, FILES, size=2)
+    assert len(decoded) == 4, "another size is another array"
+    assert is_as_written(folder)
+    assert len(decoded) == 4, "and leaves the first"
+    assert np.array_equal(decode(folder, FILES[::-1]).pixels[1].numpy(), COLOURS.transpose(2, 0, 1))
+    assert len(decoded) == 6, "other files are another array"
+
+
+def changed(folder):
+    path = folder / "1.png"
+    Image.fromarray(COLOURS + 9).save(path)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+
+
+def flipped(at):
+    def damage(folder):
+        content = bytearray(cached(folder, ".npy").read_bytes())
+        content[at] ^= 1
+        cached(folder, ".npy").write_bytes(content)
+
+    return damage
+
+
+def cut(suffix):
+    return lambda folder: cached(folder, suffix).write_bytes(cached(folder, suffix).read_bytes()[:-5])
+
+
+def rewritten(**changes):
+    def damage(folder):
+        path = cached(folder, ".json")
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return damage
+
+
+class Creates:
+    def __reduce__(self):
+        return os.mkdir, ("made-by-a-pickle",)
+
+
+def another_size(folder):
+    """The array of another size in the place of this one."""
+    place, content = cached(folder, ".npy"), cached(folder, ".npy").read_bytes()
+    decode(folder, FILES, size=2)
+    (other,) = (path for path in place.parent.glob("*.npy") if path != place)
+    place.write_bytes(other.read_bytes())
+    assert place.read_bytes() != content
+
+
+STALE = {
+    "a file was changed": changed,
+    "a file has another time": lambda folder: os.utime(folder / "1.png", ns=(0, 0)),
+    "a bit of the array flipped": flipped(-1),
+    "a bit of the array's header flipped": flipped(30),
+    "the array was cut short": cut(".npy"),
+    "the manifest was cut short": cut(".json"),
+    "the array is gone": lambda folder: cached(folder, ".npy").unlink(),
+    "the manifest is gone": lambda folder: cached(folder, ".json").unlink(),
+    "the array is a pickle": lambda folder: cached(folder, ".npy").write_bytes(pickle.dumps(Creates())),
+    "the array is of another size": another_size,
+    "another version wrote it": rewritten(version=0),
+    "it was decoded otherwise": rewritten(how={"size": 9, "channels": None}),
+    "another shape": rewritten(shape=[3, 8, 6]),
+    "another shape of as many": rewritten(shape=[2, 3, 8, 6]),
+    "another kind of manifest": lambda folder: cached(folder, ".json").write_text("[]"),
+    "a manifest that is no JSON": lambda folder: cached(folder, ".json").write_bytes(b"\xff{"),
+    "a bad file that is none": rewritten(bad=[[0, "no reason"]]),
+    "a manifest of nonsense": rewritten(bad=7),
+    "a file in its place": lambda f: (shutil.rmtree(f / ".evenly-cache"), (f / ".evenly-cache").write_text("")),
+}
+
+
+@pytest.mark.parametrize("case", STALE)
+def test_a_stale_or_damaged_cache_is_made_again(tmp_path, decoded, case):
+    folder = written(tmp_path)
+    decode(folder, FILES)
+    STALE[case](folder)
+    before = len(decoded)
+    for _ in range(2):
+        assert is_as_written(folder)
+        assert len(decoded) == before + 2, "what was made again is used"
+
+
+def test_a_cache_of_another_folder_or_of_files_since_put_back_is_noticed(tmp_path):
+    """The last as left by two processes that wrote at once, before and after the files were changed and put back."""
+    ours, theirs = written(tmp_path / "ours"), written(tmp_path / "theirs", 100)
+    assert is_as_written(ours)
+    assert is_as_written(theirs)
+    shutil.rmtree(ours / ".evenly-cache")
+    shutil.copytree(theirs / ".evenly-cache", ours / ".evenly-cache")
+    assert is_as_written(ours)
+    manifest, times, content = (
+        cached(ours, ".json").read_bytes(),
+        (ours / "1.png").stat(),
+        (ours / "1.png").read_bytes(),
+    )
+    Image.fromarray(COLOURS + 77).save(ours / "1.png")
+    assert is_as_written(ours)
+    cached(ours, ".json").write_bytes(manifest)
+    (ours / "1.png").write_bytes(content)
+    os.utime(ours / "1.png", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert is_as_written(ours)
+
+
+def test_a_folder_marked_read_only_is_left_as_it_is_also_by_root(tmp_path, decoded):
+    folder, user = written(tmp_path / "images"), Path(os.environ["XDG_CACHE_HOME"])
+    folder.chmod(0o555)
+    try:
+        (tmp_path / "alias").symlink_to(folder)
+        for path in (folder, folder, tmp_path / "alias"):
+            assert is_as_written(path)
+        assert len(decoded) == 2, "the user's own cache is used, for a folder by any path"
+        assert sorted(path.name for path in folder.iterdir()) == FILES
+        assert sorted(path.suffix for path in (user / "evenly" / "images").iterdir()) == [".json", ".npy"]
+        user.chmod(0o555)
+        shutil.rmtree(user / "evenly")
+        for times in (2, 3):
+            assert is_as_written(folder)
+            assert len(decoded) == 2 * times, "without a cache they are decoded every time"
+        folder.chmod(0o755)
+        decode(folder, FILES)
+        folder.chmod(0o555)
+        assert is_as_written(folder)
+        assert len(decoded) == 8, "a cache in a folder since marked read-only is read"
+    finally:
+        folder.chmod(0o755)
+        user.chmod(0o755)
+
+
+def test_where_the_folder_cannot_be_written_the_users_cache_is_used(tmp_path, decoded, monkeypatch):
+    folders = [written(tmp_path / "a"), written(tmp_path / "b", 1)]
+    for folder in folders:
+        (folder / ".evenly-cache").write_text("in the way")
+    for folder in folders * 2:
+        assert is_as_written(folder)
+    assert len(decoded) == 4
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert is_as_written(folders[0])
+    assert len(decoded) == 6, "without a cache it decodes every time"
+
+
+def test_the_cache_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (written(tmp_path / "a") / ".evenly-cache").symlink_to(tmp_path / "elsewhere")
+    assert is_as_written(tmp_path / "a")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_full_disk_leaves_no_half_written_cache(tmp_path, monkeypatch):
+    def full(file, *_, **__):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np.lib.format, "write_array", full)
+    assert is_as_written(written(tmp_path))
+    assert list((tmp_path / ".evenly-cache").iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_swept_up_after_a_day(tmp_path):
+    (cache := written(tmp_path) / ".evenly-cache").mkdir()
+    for name, age in ((".old.partial", 90000), (".young.partial", 60)):
+        (cache / name).write_text("")
+        os.utime(cache / name, (time.time() - age,) * 2)
+    decode(tmp_path, FILES)
+    assert [path.name for path in cache.glob(".*")] == [".young.partial"]
+
+
+def test_a_cache_of_headers_gives_way_to_one_of_pixels(tmp_path):
+    less, enough = (2 * COLOURS.size - 1) / 2**30, 2 * COLOURS.size / 2**30
+    for memory in (less, enough, less):
+        assert (decode(written(tmp_path), FILES, memory=memory).pixels is None) == (memory == less)
+
+
+def _load_often(job):
+    """Load several times; the first of the processes destroys what it finds between its turns."""
+    folder, number = job
+    torch.set_num_threads(1)
+    fine = True
+    for turn in range(6):
+        fine = fine and is_as_written(folder)
+        if number == 0:
+            for path in (folder / ".evenly-cache").glob("*.npy" if turn % 2 else "*.json"):
+                path.unlink(missing_ok=True)
+    return fine
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_several_processes_at_once_all_read_the_right_images(tmp_path):
+    folder = written(tmp_path)
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        right = pool.map_async(_load_often, [(folder, number) for number in range(3)], chunksize=1)
+        assert right.get(timeout=60) == [True] * 3
+    assert not list((folder / ".evenly-cache").glob(".*.partial"))
+    assert is_as_written(folder)
