@@ -159,10 +159,12 @@ def _numbers(summary: Summary, worst: str) -> list[str]:
 
 def show_audits(audits: Iterable[Audit], compared: Sequence[str], page: Path) -> None:
     """How two models compare, where there are two, and what was found of each."""
+    from evenly.report.audit_words import verdict
+
     _paragraphs(compared)
     print(end="\n" if compared else "")
     for audit in audits:
-        _paragraphs(audit.verdict())
+        _paragraphs(verdict(audit))
         print()
     print(f"page: {page}")
 
