@@ -8,10 +8,10 @@ from evenly.report.blocks import Block, Gallery, Page, Prose, Section, Verdicts,
 from evenly.report.comparison_words import closing, opening, verdicts
 from evenly.report.facts import comparison_facts
 from evenly.report.formats import counted
-from evenly.report.gallery import gallery
 from evenly.report.groups import accuracy_bars, accuracy_table, cost_to_reach_table, origins, over_epochs
 from evenly.report.rendering import footer
 from evenly.report.results_table import results_table
+from evenly.report.run_pages import gallery
 from evenly.report.sweeps import arm_styles, runs_by_arm, sweep_blocks
 from evenly.report.training_figures import alignments, training
 from evenly.runs.comparison import Comparison
@@ -19,8 +19,7 @@ from evenly.runs.comparison import Comparison
 HOW_TO_READ = (
     "Cost is counted in example-gradients: one forward and backward pass of one example. A forward pass alone counts a "
     "third. Costs are given as multiples of what plain training (ERM) costs with the settings common to all methods, "
-    "for all the epochs set. This is 1 also where patience stopped ERM earlier. Evaluation on validation is counted "
-    "separately.",
+    "for all the epochs set, even if patience stopped ERM earlier. Evaluation on validation is counted separately.",
     "A control trains for the same cost without the method's idea: random upsampling for USEFUL, longer plain training "
     "for SAM, plain training stopped early for a method that is cheaper. It separates the method's idea from more "
     "steps, at this cost; at a higher cost the gap may close. Settings of a method's own are listed above; a control "

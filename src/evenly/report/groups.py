@@ -157,7 +157,7 @@ def origins(usages: Mapping[str, Usage], result: RunResult) -> Table | None:
         rows.append(Row(group_name(names, g), [Cell(f"{sizes[g]:,}"), *cells]))
     said = [
         "Different training examples of each group that the weights used were trained on, in the last stage.",
-        "× how often each was shown, on average.",
+        "× is how often each was shown, on average.",
     ]
     said += filter(None, (_least_used(label, used.groups, sizes, names) for label, used in usages.items()))
     caption = " ".join(said) + _left_out(len(sizes), groups, next(iter(usages)))
