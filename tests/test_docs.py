@@ -7,7 +7,7 @@ import json
 import re
 import textwrap
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from torch import nn
 
 import evenly
 from evenly.runs.comparison import Comparison
+from evenly.runs.results import RunResult
 from evenly.runs.summary import summarise
 
 PAGES = Path(__file__).parents[1] / "docs"
@@ -109,6 +110,24 @@ def test_the_page_of_cifar10_follows_from_what_was_measured(monkeypatch):
     assert "\n".join(lines) + "\n" == (PAGES / "results" / "cifar10.md").read_text()
     table = Comparison.from_dict(measured["comparison"])
     assert table.summary == summarise(table.rows)
+
+
+def test_the_page_of_200_epochs_follows_from_what_was_measured(tmp_path, monkeypatch):
+    file = PAGES / "results/cifar10-sgd-200.json"
+    (tmp_path / file.name).write_text(file.read_text())
+    benchmark("gpu", monkeypatch)._page(tmp_path / file.name)
+    assert (tmp_path / "cifar10-sgd-200.md").read_text() == file.with_suffix(".md").read_text()
+    rows = json.loads(file.read_text())["rows"]
+    for row in rows:
+        counts = {int(times): count for times, count in row["forgotten_times"].items()}
+        assert sum(counts.values()) + row["never_right"] == 50_000
+        forgotten = sum(times * count for times, count in counts.items())
+        assert row["mean_forgetting"] == pytest.approx(forgotten / sum(counts.values()))
+        splits = RunResult.from_dict(row["results"]).splits
+        assert row["test_error"] == pytest.approx(100 - 100 * splits["test"].accuracy)
+        assert row["right"][-1] == splits["train"].accuracy
+    errors = f"{mean(row['test_error'] for row in rows):.2f} ± {stdev(row['test_error'] for row in rows):.2f}%"
+    assert f"(results/cifar10-sgd-200.md): test error {errors}" in (PAGES / "images.md").read_text()
 
 
 def test_the_table_of_celeba_follows_from_what_was_measured(real_images):
