@@ -60,10 +60,10 @@ def test_equation_11_holds_though_its_preconditions_do_not(trained):
     at_every_t, assumed = 0, 0
     for law, z, gd, sam in trained:
         at_every_t += bool(growth.more_even(gd.largest, sam.largest)[1:].all())
-        found = growth.preconditions(
+        checks = growth.preconditions(
             z[:, 0], z[:, 1], beta_e=law.strong, beta_d=law.weak, alpha=law.alpha, rho=RHO
         )  # fmt: skip
-        assumed += found.hold
+        assumed += checks.hold
     chance = growth.precondition_probability(40, SIGMA_0, RHO)
     print(
         f"\nbeta_d {trained[0][0].weak}: eq. 11 at every t on {at_every_t}/{SEEDS} seeds, preconditions on {assumed}",
