@@ -6,11 +6,11 @@ than any other, and the medians are compared. Settings are the data's own, chose
 GroupDRO's learning rate, by the mean of its best worst group, of 0.0125, 0.025, 0.05, 0.1, 0.2 and 0.4: the data's own
 again. The rate that gets there first on those seeds, 0.0125, is printed beside it.
 
-Validation is looked at after every epoch, as the package does: of PDE after 60 examples, of GroupDRO after 1,000. That
-is part of the answer. Looked at after every 60 as well, GroupDRO is seen to pass the level early, in passing, and then
-PDE does not cost half as much: the second test says so. Looks at validation are no part of the cost (794 examples a
-third each: more than an epoch of PDE); counted in, PDE would be the dearer. The level is reached within PDE's warm-up,
-so the figures are those of subsampling; and in the end GroupDRO has the better worst group.
+Validation is evaluated after every epoch, as the package does: in PDE after 60 examples, in GroupDRO after 1,000. That
+is part of the answer. Evaluated after every 60 examples too, GroupDRO passes the level early and briefly, and then PDE
+does not cost half as much: see the second test. Evaluations on validation are not part of the cost. If they were (794
+examples a third each, more than an epoch of PDE), PDE would be more expensive. The level is reached within PDE's
+warm-up, so the figures are those of subsampling. In the end GroupDRO has the better worst group.
 """
 
 import math
@@ -18,10 +18,10 @@ import statistics
 import sys
 
 import pytest
-from evenly.cost_to_reach import cost_to_reach
 
 import evenly
 from evenly.data import GroupBalanced
+from evenly.runs.cost_to_reach import cost_to_reach
 
 pytestmark = pytest.mark.claims
 

@@ -29,20 +29,26 @@ def _one_thread() -> Iterator[None]:
 
 
 def grid(
-    laws: Sequence[SpiralDistribution],
+    distributions: Sequence[SpiralDistribution],
     rhos: Sequence[float],
     batch_sizes: Sequence[int] = (5,),
     first: int = 500,
     every: int = 15,
 ) -> tuple[spiral.Trajectory, Tensor]:
-    """All cells in one call, eight seeds from `first`: the trajectory, final hard errors (laws, sizes, rhos, 8)."""
+    """All cells in one call, eight seeds from `first`: the trajectory, hard errors (distributions, sizes, rhos, 8)."""
     seeds = range(first, first + SEEDS)
-    cells = [(law, size, rho, seed) for law in laws for size in batch_sizes for rho in rhos for seed in seeds]
-    each_law, each_size, each_rho, each_seed = (list(column) for column in zip(*cells, strict=True))
+    cells = [
+        (distribution, size, rho, seed)
+        for distribution in distributions
+        for size in batch_sizes
+        for rho in rhos
+        for seed in seeds
+    ]
+    each_distribution, each_size, each_rho, each_seed = (list(column) for column in zip(*cells, strict=True))
     path = spiral.train(
-        *draw(each_law, each_seed), seeds=each_seed, rho=each_rho, batch_size=each_size, epochs=15, every=every
+        *draw(each_distribution, each_seed), seeds=each_seed, rho=each_rho, batch_size=each_size, epochs=15, every=every
     )
-    return path, path.hard_error[-1].view(len(laws), len(batch_sizes), len(rhos), SEEDS)
+    return path, path.hard_error[-1].view(len(distributions), len(batch_sizes), len(rhos), SEEDS)
 
 
 def rounded(values: Tensor) -> str:
@@ -164,7 +170,7 @@ def test_a_radius_of_4_learns_nothing() -> None:
 
 def test_noise_leaves_the_gain_except_gaussian_noise_of_1() -> None:
     """Figure 10, "for all types of noise": seeds 500-507, the better of rho 1 and 1.5 against SGD."""
-    laws = {
+    distributions = {
         "label 0.1, both": SpiralDistribution(label_noise=0.1),
         "label 0.1, hard": SpiralDistribution(label_noise=0.1, noise_on="hard"),
         "gaussian 0.25, both": SpiralDistribution(gaussian_noise=0.25),
@@ -174,9 +180,9 @@ def test_noise_leaves_the_gain_except_gaussian_noise_of_1() -> None:
         "gaussian 1, both": SpiralDistribution(gaussian_noise=1.0),
         "gaussian 1, hard": SpiralDistribution(gaussian_noise=1.0, noise_on="hard"),
     }
-    _, error = grid([*laws.values()], (0.0, 1.0, 1.5))
+    _, error = grid([*distributions.values()], (0.0, 1.0, 1.5))
     error = error[:, 0].mean(-1)
-    for name, row in zip(laws, error, strict=True):
+    for name, row in zip(distributions, error, strict=True):
         print(f"\n{name}, rho (0, 1, 1.5): {rounded(row)}", end="")
     gain = error[:, 0] - error[:, 1:].amin(1)
     assert bool((gain[:-2] > 0).all())
