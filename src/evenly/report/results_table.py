@@ -63,7 +63,7 @@ def results_table(comparison: Comparison, styles: Mapping[str, Style], scale: Sc
         cells = _values(each, metrics, chosen) + _difference(each.difference(metric), scale)
         rows.append(Row(each.arm.pair, cells, each.arm.control_of is not None, style=styles.get(each.arm.name)))
         if (control := comparison.by_arm(each.control)) is not None:
-            note = "control, same cost" if control.arm.control_of else "control, as above"
+            note = "control" if control.arm.control_of else "control, as above"
             cells = _values(control, metrics, chosen) + _difference(None, scale)
             rows.append(Row(control.arm.pair, cells, muted=True, note=note))
     columns = ["method", *(METRIC_COLUMNS[name] for name in metrics), *([USED_AFTER] if chosen else []), "cost, × ERM"]
