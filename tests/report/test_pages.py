@@ -14,6 +14,7 @@ import evenly
 from evenly.errors import EvenlyError
 from evenly.files import write_json
 from evenly.report import write_report
+from evenly.report.results_table import scale_of
 from evenly.report.sweeps import MOST_POINTS, arm_styles, by_point, over_values
 from evenly.runs.arms import Arm
 from evenly.runs.examples import MOST_EXAMPLES
@@ -279,6 +280,15 @@ def test_names_stay_text(build, folder, tmp_path):
         assert len(page.images) == 3 + MOST_EXAMPLES
     page = checked(write_report(build.comparison(seeds=1, data=NASTY), tmp_path / "named.html"))
     assert NASTY in page.said
+
+
+def test_differences_are_drawn_on_one_scale_with_zero_in_it(build):
+    scale = scale_of(build.comparison())
+    assert scale.place(scale.low) == 0 < scale.place(0.0) < scale.place(0.28) < 100 == scale.place(scale.high)
+    same = build.comparison(seeds=1, arms=[build.ERM, build.USEFUL, build.UPSAMPLED])
+    alike = [evolve(row, result=same.rows[0].result) for row in same.rows]
+    assert scale_of(build.of_rows(alike)).place(0.0) == 50
+    assert scale_of(build.comparison(arms=[build.ERM])) is None
 
 
 SHAPES = {
