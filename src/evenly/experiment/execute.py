@@ -188,7 +188,7 @@ def _results(
     device = next((p.device for p in trained.model.parameters()), torch.device("cpu"))
     added = None if selection is None else selection.details.get("ever_added")
     return RunResult(
-        data=summary_of(data),
+        data=DataSummary.of(data),
         method=plan.method.name,
         optimizer=plan.optimizer.name,
         seed=plan.seed,
@@ -210,19 +210,6 @@ def _results(
         used=None if trained.seen_counts is None else Usage(**_tuples(usage(trained.seen_counts, data))),
         inferred_groups=None if inferred is None else InferredGroups.from_dict(inferred.to_dict()),
         remarks=trained.remarks,
-    )
-
-
-def summary_of(data: Data) -> DataSummary:
-    """What pages show of the data."""
-    return DataSummary(
-        data.name,
-        data.about,
-        {name: len(split) for name, split in data.splits.items()},
-        tuple(map(str, data.class_names or (f"class {k}" for k in range(data.classes)))),
-        tuple(data.measured_names),
-        data.group_count,
-        dict(data.options),
     )
 
 
