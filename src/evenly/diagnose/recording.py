@@ -35,7 +35,7 @@ from evenly.diagnose.probes import unprobeable
 from evenly.diagnose.samples import check_real, part_of, split_of
 from evenly.engine.evaluation import check_model, in_chunks, in_eval_mode, logits_of
 from evenly.engine.losses import single
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, SettingError
 from evenly.models.weights import READERS, load_weights
 from evenly.randomness import isolated
 from evenly.settings import Recording, checked, options_of, settings_of
@@ -81,25 +81,17 @@ class Recorder:
         every: int = 1,
         epochs: Collection[int] | None = None,
     ) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise EvenlyError(f"every {every} never comes round; give a whole number from 1")
-        if epochs is not None and not _are_numbers(epochs):
-            raise EvenlyError(f"epochs {epochs} are no whole numbers; give those to record at, e.g. [1, 10]")
-        if not (probes or importance is not None or spectrum or forgetting or l1):
-            raise EvenlyError("there is nothing to record; ask for probes, importance, spectrum, forgetting or l1")
+        when: dict[str, Any] = {"every": every, "epochs": epochs}
+        Recording(probes=probes, importance=importance, spectrum=spectrum, forgetting=forgetting, l1=l1, **when)
+        if isinstance(spectrum, str):
+            raise SettingError("spectrum", spectrum, "a whole number or a function")
         importance = {"rho": importance} if isinstance(importance, int | float) else importance
-        if not isinstance(importance, Mapping | None):
-            raise EvenlyError(f"importance {importance!r} is no length; give rho, e.g. 0.05, or options by name")
         options = options_of(importance_weights)
         importance = None if importance is None else checked("option of importance", importance, options)
         check_options(**importance or {})
-        if spectrum is not None and not callable(spectrum) and (not isinstance(spectrum, int) or spectrum < 1):
-            raise EvenlyError(f"spectrum {spectrum} is no number of eigenvalues; give 1 or more, or a function")
         self.train = split_of(data)
         if isinstance(probes, bool):
             probes = ["label", *self.train.attributes] if probes else []
-        if not isinstance(probes, str | Collection):
-            raise EvenlyError(f"probes {probes!r} are no names; give attributes, e.g. ['label', 'background'], or True")
         probes = [name.strip() for name in probes.split(",")] if isinstance(probes, str) else list(probes)
         for reason in unprobeable(data, probes).values():
             raise EvenlyError(reason)
@@ -233,10 +225,6 @@ def _files(checkpoints: str | Path | Iterable[str | Path]) -> list[Path]:
     if not files:
         raise EvenlyError(f"{checkpoints} holds no file of weights ({', '.join(READERS)}); give the files themselves")
     return files
-
-
-def _are_numbers(given: Any) -> bool:
-    return isinstance(given, Collection) and all(isinstance(each, int) for each in given)
 
 
 def _in_numbers(file: Path) -> list[Any]:
