@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, wraps
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from attrs import field, fields, frozen
 
@@ -86,7 +86,7 @@ class Option:
     def checked(self, value: Any, owner: str = "") -> Any:
         """The value, with numpy's numbers as Python's; refused if it is of another type or breaks a constraint."""
         value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
-        if value == self.none and isinstance(value, str) and _is(None, self.kind):
+        if isinstance(value, str) and value == self.none and _is(None, self.kind):
             value = None
         if not _is(value, self.kind):
             raise SettingError(self.name, value, _kind_in_words(self.kind), owner)
@@ -232,6 +232,12 @@ class Settings(Value):
         """Plain values; a schedule of the user's own by its values at ten points of training."""
         return super().to_dict() | {"schedule": schedule_name(self.schedule)}
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        if isinstance(values, Mapping) and isinstance(schedule := values.get("schedule"), list):
+            values = {**values, "schedule": StoredSchedule(tuple(schedule))}
+        return super().from_dict(values)
+
 
 @frozen(kw_only=True)
 class Execution:
@@ -250,7 +256,12 @@ class Recording(Value):
 
     probes: str | Sequence[str] | bool = setting((), help="attributes to probe, joined by commas; true for all")
     importance: float | Mapping[str, Any] | None = setting(None, help="rho of the phantom importance weights")
-    spectrum: int | Callable[[Any], Any] | None = setting(None, at_least(1), help="eigenvalues of the loss's Hessian")
+    # a run's config.json holds a function by its name, which is no number; the recorder refuses any other name
+    spectrum: int | str | Callable[[Any], Any] | None = setting(
+        None,
+        Constraint("at least 1", lambda value: isinstance(value, str) or value >= 1),
+        help="eigenvalues of the loss's Hessian",
+    )
     forgetting: bool = setting(False, help="forgetting events of every training example")
     l1: bool = setting(False, help="the l1 norm of the weights")
     every: int = setting(1, at_least(1), help="record at epochs that this divides")
@@ -261,8 +272,20 @@ class Recording(Value):
             raise EvenlyError("there is nothing to record; ask for probes, importance, spectrum, forgetting or l1")
 
 
+@frozen
+class StoredSchedule:
+    """A schedule of the user's own as a file has it: its values at ten points of training. It cannot be trained by."""
+
+    values: tuple[float, ...]
+
+    def __call__(self, progress: float) -> float:
+        raise EvenlyError("the schedule was a function of the user's own, which a file cannot bring back; give it again")
+
+
 def schedule_name(schedule: Schedule) -> Any:
     """A schedule by name; one of the user's own by its values, so that another is not taken for it on resume."""
+    if isinstance(schedule, StoredSchedule):
+        return list(schedule.values)
     return [float(schedule(step / 10)) for step in range(10)] if callable(schedule) else schedule
 
 

@@ -10,13 +10,12 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 from attrs import evolve, field, frozen
 from torch import nn
 from torch.optim import Optimizer
 
-from evenly.errors import EvenlyError
 from evenly.runs.results import RunResult
 from evenly.settings import Recording, Settings
 from evenly.values import Value, live
@@ -114,10 +113,3 @@ class Plan(Value):
             repeats = {"count": arm.chosen, "factor": arm.factor}
             plan = evolve(plan, method=evolve(self.method, options={**self.method.options, **repeats}))
         return evolve(plan, budget=arm.cost)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        plan = super().from_dict(values)
-        if isinstance(plan.settings.schedule, list):
-            raise EvenlyError("the schedule was a function of the user's own, which a file cannot bring back")
-        return plan
