@@ -91,7 +91,7 @@ class Plan(Value):
     @property
     def digest(self) -> PlanId:
         """Sixteen hex digits of everything but the place where the data lies."""
-        values = self.to_dict()
+        values = type(self).from_dict(self.to_dict()).to_dict()  # a learning rate of 1 is one of 1.0
         values["data"].pop("place")
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
