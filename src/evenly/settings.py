@@ -279,7 +279,9 @@ class StoredSchedule:
     values: tuple[float, ...]
 
     def __call__(self, progress: float) -> float:
-        raise EvenlyError("the schedule was a function of the user's own, which a file cannot bring back; give it again")
+        raise EvenlyError(
+            "the schedule was a function of the user's own, which a file cannot bring back; give it again"
+        )
 
 
 def schedule_name(schedule: Schedule) -> Any:
