@@ -168,6 +168,6 @@ def difference(there: Mapping[str, Any], asked: Mapping[str, Any], part: str = "
             return difference(then, now, part if part == "record" else key)
         if part == "fingerprints" or key == "fingerprint":
             return FINGERPRINTS[key if part == "fingerprints" else part]
-        name = part if key == "name" else f"record's {key}" if part == "record" else key
+        name = part if key in ("name", "defaults") else f"record's {key}" if part == "record" else key
         return f"its {name} {'are' if name.endswith('s') else 'is'} {then!r}, not {now!r}"
     return "settings differ"
