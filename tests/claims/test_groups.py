@@ -34,11 +34,11 @@ STAGES = {"warmup_epochs": 160, "every": 8, "add": 3}
 
 
 def train(method, seed, **settings):
-    return evenly.train(None, "shortcut-digits", method, seed=seed, **settings)
+    return evenly.train("shortcut-digits", method=method, seed=seed, **settings)
 
 
 def worst(run):
-    return 100 * run.results["test"]["worst_group"]
+    return 100 * run.results.splits["test"].worst_group
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +68,14 @@ def worst_at_cost(run, cost, **settings):
         return "never"
     if "warmup_epochs" in settings:
         settings["warmup_epochs"] = min(settings["warmup_epochs"], epoch)
-    again = train(run.results["method"], run.seed, epochs=epoch, select="last", **settings)
+    again = train(run.results.method, run.results.seed, epochs=epoch, select="last", **settings)
     assert again.history[-1]["validation"] == run.history[epoch - 1]["validation"]
     return f"{worst(again):.1f}"
 
 
 def report(name, runs, costs, **settings):
     then = [worst_at_cost(run, cost, **settings) for run, cost in zip(runs.values(), costs, strict=True)]
-    print(f"  {name}: {costs}, median {statistics.median(costs):,.0f} of {next(iter(runs.values())).cost:,.0f} in all;")
+    print(f"  {name}: {costs}, median {statistics.median(costs):,.0f} of {next(iter(runs.values())).results.cost:,.0f} in all;")
     print(f"    worst group of the test set then {then}, at the end {[round(worst(run), 1) for run in runs.values()]}")
 
 
@@ -120,9 +120,9 @@ def test_pde_raises_the_worst_group_with_inferred_groups(erm, infer, least):
     """Inference is easy on this data set: on these seeds both ways find nearly the true groups."""
     runs = {seed: train("pde", seed, groups="infer", infer=infer) for seed in SEEDS}
     gains = [worst(runs[seed]) - worst(erm[seed]) for seed in SEEDS]
-    recalls = [run.results["inferred_groups"]["match"]["minority"]["recall"] for run in runs.values()]
+    recalls = [run.results.inferred_groups.match.minority.recall for run in runs.values()]
     reached, plain = (statistics.mean(map(worst, some.values())) for some in (runs, erm))
-    cost = statistics.mean(run.cost / erm[seed].cost for seed, run in runs.items())
+    cost = statistics.mean(run.results.cost / erm[seed].results.cost for seed, run in runs.items())
     print(f"\nPDE, groups inferred by {infer}: worst group {reached:.1f}, ERM {plain:.1f}, cost {cost:.2f}x")
     print(f"  gains {[round(gain, 1) for gain in gains]}, recall of the smallest true group {recalls}")
     assert statistics.mean(gains) >= least
