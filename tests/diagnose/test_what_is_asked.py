@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomS
 
 import evenly
 from evenly.data import Data
-from evenly.diagnose.passes import split_of
+from evenly.diagnose.samples import split_of
 from evenly.errors import EvenlyError
 
 N = 60

@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from evenly.data.contract import Data, Split
 from evenly.diagnose.hessian_spectrum import MOST_STEPS, HessianSpectrum, hessian_spectrum
 from evenly.diagnose.importance import check_options, gini_if_any, importance_weights
-from evenly.diagnose.passes import batches, logits_of, part_of
 from evenly.diagnose.probes import Probe, probes, unprobeable
 from evenly.diagnose.representations import representations
-from evenly.diagnose.samples import check_model, check_real, in_eval_mode
+from evenly.diagnose.samples import check_real, part_of
 from evenly.engine.accuracy import wilson
+from evenly.engine.evaluation import check_model, evaluated, in_chunks, logits_of
 from evenly.engine.losses import losses, predictions, single
 from evenly.errors import EvenlyError
 from evenly.models import encoded
@@ -218,7 +218,7 @@ def audit(
     missing: dict[str, str] = {}
 
     progress(0.0, "outputs")
-    logits = _logits(model, judged)
+    logits = evaluated(model, in_chunks(model, judged), lambda b: logits_of(model, b.x, b.y).double().cpu())
     labels = judged.labels.cpu()
     each, predicted = losses(logits, labels), predictions(logits)
     if not bool(each.isfinite().all()):
@@ -320,11 +320,6 @@ def check_same(one: Data, other: Data) -> None:
         raise EvenlyError(f"the two models are of different data{names}; give two models on the same data")
 
 
-def _logits(model: nn.Module, split: Split) -> Tensor:
-    with in_eval_mode(model), torch.no_grad():
-        return torch.cat([logits_of(model, x, y).double().cpu() for x, y, _ in batches(model, split)])
-
-
 def _probes(
     model: nn.Module, data: Data, attributes: list[str], seed: int, missing: dict[str, str]
 ) -> dict[str, Probe]:
@@ -417,7 +412,7 @@ def _heat(model: nn.Module, split: Split, found: Audit) -> Tensor | None:
         found.missing["heat maps"] = "the inputs are no images"
         return None
     chosen = torch.cat([found.hardest, found.easiest])
-    images = torch.cat([x.cpu() for x, _, _ in batches(model, split, chosen)])
+    images = torch.cat([batch.x.cpu() for batch in in_chunks(model, split, chosen)])
     try:
         return grad_cam(model, images)
     except EvenlyError as error:

@@ -25,7 +25,8 @@ from torch.func import functional_call, jacrev, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from evenly.diagnose.gauss_newton import GaussNewton, Loss, curvature_of, state_of
-from evenly.diagnose.samples import in_eval_mode, samples_of
+from evenly.diagnose.samples import samples_of
+from evenly.engine.evaluation import in_eval_mode
 from evenly.errors import EvenlyError
 from evenly.settings import checks_options
 from evenly.theory.coherence import Coherence, of_hessians, of_stream

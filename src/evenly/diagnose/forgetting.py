@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evenly.diagnose.passes import batches, logits_of, split_of
-from evenly.diagnose.samples import in_eval_mode, tensor_of
+from evenly.diagnose.samples import split_of, tensor_of
+from evenly.engine.batches import Batch
+from evenly.engine.evaluation import evaluated, in_chunks, logits_of
 from evenly.engine.losses import predictions
 from evenly.errors import EvenlyError
 from evenly.settings import checks_options
@@ -100,10 +101,11 @@ class ForgettingTracker:
             raise EvenlyError(
                 f"the data has {len(split)} examples and the tracker is for {len(self.last)}; give the training set"
             )
-        right = torch.empty(len(split), dtype=torch.bool)
-        with in_eval_mode(model), torch.no_grad():
-            for x, y, index in batches(model, split):
-                right[index] = (predictions(logits_of(model, x, y)) == y).cpu()
+
+        def is_right(batch: Batch) -> Tensor:
+            return (predictions(logits_of(model, batch.x, batch.y)) == batch.y).cpu()
+
+        right = evaluated(model, in_chunks(model, split), is_right)
         self(torch.arange(len(split)), right)
         return float(right.double().mean())
 

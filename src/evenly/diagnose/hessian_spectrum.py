@@ -35,7 +35,8 @@ from torch.utils.data import DataLoader
 from evenly.data.contract import Data, Split
 from evenly.diagnose.gauss_newton import Loss, curvature_of
 from evenly.diagnose.losses import summed
-from evenly.diagnose.samples import check_model, check_order, check_real, in_eval_mode, samples_of
+from evenly.diagnose.samples import check_order, check_real, samples_of
+from evenly.engine.evaluation import check_model, in_eval_mode
 from evenly.errors import EvenlyError, unknown
 from evenly.randomness import derive, generator, isolated
 from evenly.settings import checks_options

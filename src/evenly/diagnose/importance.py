@@ -28,9 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data.contract import Split
-from evenly.diagnose.passes import batches, check_labels, logits_of, run, split_of
-from evenly.diagnose.samples import check_real, in_eval_mode, tensor_of
-from evenly.engine.evaluation import last_linear
+from evenly.diagnose.samples import check_real, split_of, tensor_of
+from evenly.engine.evaluation import called, check_labels, in_chunks, in_eval_mode, last_linear, logits_of
 from evenly.engine.losses import losses, single
 from evenly.errors import EvenlyError
 from evenly.optim.foreach import group_tensors, norm
@@ -75,8 +74,8 @@ def importance_weights(
         for part in parts:
             weights = _phantom(model, split, part, ascended, rho) if rho else None
             with torch.no_grad():
-                for x, y, index in batches(model, split, part):
-                    found[index] = from_logits(logits_of(model, x, y, weights), y).cpu()
+                for batch in in_chunks(model, split, part):
+                    found[batch.index] = from_logits(logits_of(model, batch.x, batch.y, weights), batch.y).cpu()
     return found
 
 
@@ -122,7 +121,7 @@ def _ascended(model: nn.Module, split: Split, kind: str, params: Iterable[Tensor
     else:
         if params is None:
             with last_linear(model, "give params, e.g. model.fc.parameters()") as seen, torch.no_grad():
-                run(model, next(batches(model, split, torch.arange(1)))[0])
+                called(model, next(in_chunks(model, split, torch.arange(1))).x)
             if "layer" not in seen:
                 raise EvenlyError(
                     f"{type(model).__name__} does not run its linear layers in a forward pass; "
@@ -149,8 +148,8 @@ def _phantom(model: nn.Module, split: Split, part: Tensor, ascended: Weights, rh
     weights = list(ascended.values())
     total = [torch.zeros_like(w) for w in weights]
     with torch.enable_grad():
-        for x, y, _ in batches(model, split, part):
-            loss = losses(logits_of(model, x, y), y).sum() / len(part)
+        for batch in in_chunks(model, split, part):
+            loss = losses(logits_of(model, batch.x, batch.y), batch.y).sum() / len(part)
             if not loss.requires_grad:
                 raise EvenlyError(
                     f"the outputs of {type(model).__name__} have no gradient in its parameters; take detach() and "

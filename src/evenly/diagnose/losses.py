@@ -8,9 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from evenly.diagnose.samples import in_eval_mode, like_of
+from evenly.engine.evaluation import called, in_eval_mode, like_of
 from evenly.errors import EvenlyError
 
 CHUNK = 1024
@@ -35,12 +34,10 @@ def gradient_norm(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> float:
 
 def _sums(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> Iterator[Tensor]:
     """The sum of the samples' losses, a chunk of them at a time."""
-    weights: dict[str, Tensor] = dict(model.named_parameters())
-    buffers = {name: b.clone() for name, b in model.named_buffers()}
     like = like_of(model)
     for inputs, targets in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
-        given = inputs.to(like, copy=True) if inputs.is_floating_point() else inputs.to(like.device, copy=True)
-        outputs = functional_call(model, (weights, buffers), (given,))
+        dtype = like.dtype if inputs.is_floating_point() else inputs.dtype
+        outputs = called(model, inputs.to(like.device, dtype, copy=True))  # a model may write into what it is given
         if outputs.numel() % len(inputs) or outputs.numel() < len(inputs):
             raise EvenlyError(
                 f"the model gives {tuple(outputs.shape)} for {len(inputs)} samples; it must give (N,) or (N, outputs)"

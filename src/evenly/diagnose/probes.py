@@ -29,9 +29,8 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data.contract import Data, Split
-from evenly.diagnose.passes import split_of
 from evenly.diagnose.representations import features_at
-from evenly.diagnose.samples import tensor_of
+from evenly.diagnose.samples import split_of, tensor_of
 from evenly.engine.accuracy import wilson
 from evenly.engine.losses import losses
 from evenly.errors import EvenlyError, unknown

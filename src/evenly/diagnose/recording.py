@@ -30,10 +30,10 @@ from evenly.diagnose.forgetting import ForgettingTracker
 from evenly.diagnose.hessian_spectrum import MOST_STEPS, hessian_spectrum
 from evenly.diagnose.importance import check_options, gini_if_any, importance_weights
 from evenly.diagnose.norms import l1_norm
-from evenly.diagnose.passes import batches, logits_of, part_of, split_of
 from evenly.diagnose.probes import probes as probes_of
 from evenly.diagnose.probes import unprobeable
-from evenly.diagnose.samples import check_model, check_real, in_eval_mode
+from evenly.diagnose.samples import check_real, part_of, split_of
+from evenly.engine.evaluation import check_model, in_chunks, in_eval_mode, logits_of
 from evenly.engine.losses import single
 from evenly.errors import EvenlyError
 from evenly.models.weights import READERS, load_weights
@@ -247,7 +247,7 @@ def _in_numbers(file: Path) -> list[Any]:
 def _spectrum(model: nn.Module, split: Any, top: int) -> Any:
     part = part_of(split, SAMPLES, 0)
     with in_eval_mode(model), torch.no_grad():
-        first = logits_of(model, next(batches(model, part, torch.arange(1)))[0])
+        first = logits_of(model, next(in_chunks(model, part, torch.arange(1))).x)
     return hessian_spectrum(model, "logistic" if single(first) else "cross-entropy", part, top=top)
 
 

@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data.contract import Split
-from evenly.diagnose.passes import batches, run, split_of
-from evenly.diagnose.samples import check_model, in_eval_mode, tensor_of
-from evenly.engine.evaluation import as_rows, last_linear
-from evenly.errors import EvenlyError, unknown
+from evenly.diagnose.samples import split_of, tensor_of
+from evenly.engine.evaluation import activations, called, check_model, in_chunks
+from evenly.errors import EvenlyError
 from evenly.randomness import derive
 from evenly.settings import checks_options
 
@@ -43,65 +41,12 @@ def representations(model: nn.Module, data: Any, *, layer: str | None = None) ->
     return features_at(model, split_of(data), layer=layer)
 
 
-@torch.no_grad()
 def features_at(model: nn.Module, split: Split, index: Tensor | None = None, layer: str | None = None) -> Tensor:
     """The same for the examples at `index` (M,) alone, in its order."""
     check_model(model)
-    instead = f"name a layer, e.g. layer={_last_name(model)!r}"
-    watched = last_linear(model, instead) if layer is None else _output(model, layer)
-    with in_eval_mode(model), watched as seen:
-        parts = []
-        for x, *_ in batches(model, split, index):
-            seen.clear()
-            run(model, x)
-            found = as_rows(seen, len(x), model, instead) if layer is None else _of_layer(seen, len(x), model, layer)
-            parts.append((found.float() if found.dtype in (torch.bfloat16, torch.float16) else found).cpu())
-    return torch.cat(parts)
-
-
-@contextmanager
-def _output(model: nn.Module, layer: str) -> Iterator[dict[str, Any]]:
-    """Note the output of a named layer under "activations"."""
-    seen: dict[str, Any] = {}
-
-    def made(_: nn.Module, __: Any, output: Any) -> None:
-        value = output[0] if isinstance(output, tuple | list) and len(output) else output
-        seen["activations"] = value.detach().clone() if isinstance(value, Tensor) else value
-
-    hook = named_layer(model, layer).register_forward_hook(made)
-    try:
-        yield seen
-    finally:
-        hook.remove()
-
-
-def named_layer(model: nn.Module, name: str) -> nn.Module:
-    """The module of a dotted name."""
-    modules: dict[str, nn.Module] = dict(model.named_modules())
-    if name not in modules:
-        raise unknown(f"layer of {type(model).__name__}", str(name), [known for known in modules if known])
-    return modules[name]
-
-
-def _last_name(model: nn.Module) -> str:
-    names: list[str] = [name for name, _ in model.named_modules()]
-    return names[-1]
-
-
-def _of_layer(seen: dict[str, Any], count: int, model: nn.Module, layer: str) -> Tensor:
-    """The output of a named layer as a row per example (B, D), averaged over the positions of an image."""
-    if "activations" not in seen:
-        raise EvenlyError(
-            f"{type(model).__name__} does not run its layer {layer!r} in a forward pass; name a layer that it runs"
-        )
-    found = seen["activations"]
-    if not isinstance(found, Tensor) or found.ndim < 2 or len(found) % count:
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise EvenlyError(
-            f"the layer {layer!r} of {type(model).__name__} shows {shape} for {count} examples, not a row for each; "
-            "name another layer"
-        )
-    return found.mean((2, 3)) if found.ndim == 4 and len(found) == count else found.reshape(count, -1)
+    last = list(model.named_modules())[-1][0]
+    instead = f"name a layer, e.g. layer={last!r}"
+    return activations(model, in_chunks(model, split, index), partial(called, model), layer, instead)
 
 
 @checks_options

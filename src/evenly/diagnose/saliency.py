@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from evenly.diagnose.passes import logits_of
-from evenly.diagnose.representations import named_layer
-from evenly.diagnose.samples import check_model, in_eval_mode, like_of, tensor_of
+from evenly.diagnose.samples import tensor_of
+from evenly.engine.evaluation import check_model, in_eval_mode, like_of, logits_of, named_layer
 from evenly.engine.losses import predictions, single
 from evenly.errors import EvenlyError
 from evenly.settings import checks_options

@@ -1,20 +1,19 @@
-"""What a diagnosis looks at: samples in any shape data comes in, and a model in eval mode, left as it was found."""
+"""The examples that a diagnosis is about, in any form that data comes in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, Subset
 
 from evenly.data.contract import Data, Split
+from evenly.engine.evaluation import item_of
 from evenly.errors import EvenlyError
-from evenly.randomness import isolated
+from evenly.randomness import generator, isolated
 
 
 def samples_of(data: Any) -> tuple[Tensor, Tensor]:
@@ -55,15 +54,6 @@ def _read(dataset: Any) -> tuple[Tensor, Tensor]:
         raise EvenlyError("the data is empty; give at least one sample")
     x, y = (torch.stack([torch.as_tensor(part) for part in parts]) for parts in zip(*pairs, strict=True))
     return x, y
-
-
-def item_of(dataset: Any, i: int) -> Any:
-    """Example i of a Dataset of the user's own, which can raise anything."""
-    try:
-        return dataset[i]
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise EvenlyError(f"example {i} of the data cannot be read ({said}); mend it, or leave it out") from error
 
 
 def _two(item: Any, what: str) -> tuple[Any, Any]:
@@ -108,27 +98,6 @@ def check_order(data: Any) -> None:
         )
 
 
-def check_model(model: Any) -> None:
-    """Refuse what is no network, or one without weights."""
-    if not isinstance(model, nn.Module):
-        raise EvenlyError(f"model is a {type(model).__name__}; give an nn.Module, e.g. run.model")
-    weights = (*model.parameters(), *model.buffers())
-    if any(is_lazy(each) for each in weights):
-        raise EvenlyError(f"{type(model).__name__} has lazy parameters without values; run it on a batch first")
-    if any(each.is_meta for each in weights):
-        raise EvenlyError(
-            f"{type(model).__name__} is on the meta device, where weights have no values; "
-            "build it on the cpu and load them"
-        )
-
-
-def like_of(model: nn.Module) -> Tensor:
-    """What a network's inputs are to be like, in type and device: its first parameter that is a real number."""
-    parameters = list(model.parameters())
-    real = next((each for each in parameters if each.is_floating_point()), None)
-    return real if real is not None else torch.empty(0, device=parameters[0].device if parameters else None)
-
-
 def check_real(model: nn.Module, names: Iterable[str]) -> None:
     """Refuse complex parameters among these."""
     for name, weight in model.named_parameters():
@@ -139,14 +108,31 @@ def check_real(model: nn.Module, names: Iterable[str]) -> None:
             )
 
 
-@contextmanager
-def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in eval mode inside, and each in its own mode again after."""
-    check_model(model)
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
+def split_of(data: Any) -> Split:
+    """What a diagnosis looks at as a Split: the training split of a Data, a Split, ``(x, y)``, a DataLoader (one that
+    draws its order is refused) or a Dataset of ``(x, y)``. Datasets, in a Split or bare, are read as they are passed
+    over."""
+    check_order(data)
+    if isinstance(data, Data):
+        split: Split = data.train
+        return split
+    if isinstance(data, Split):
+        return data
+    readable = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if readable and not isinstance(data, DataLoader | str | tuple | list | dict | Tensor) and len(data):
+        with isolated():
+            first = item_of(data, 0)
+            if isinstance(first, tuple | list) and len(first) >= 2:
+                return Split(data)
+    x, y = samples_of(data)
+    return Split(x, y)
+
+
+def part_of(split: Split, most: int, seed: int) -> Split:
+    """A random part of a split of `most` examples, in order; all of it where there are no more."""
+    if len(split) <= most:
+        return split
+    index = torch.randperm(len(split), generator=generator(seed, "audit", "part"))[:most].sort().values
+    if isinstance(split.inputs, Tensor):
+        return Split(split.inputs[index], split.labels[index], name=split.name)
+    return Split(Subset(split.inputs, index.tolist()), split.labels[index], name=split.name)

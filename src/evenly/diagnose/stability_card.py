@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from evenly.diagnose.coherence import coherence, exact_hessians
 from evenly.diagnose.gauss_newton import GaussNewton, curvature_of
 from evenly.diagnose.losses import gradient_norm, mean_loss
-from evenly.diagnose.samples import in_eval_mode, samples_of
+from evenly.diagnose.samples import samples_of
+from evenly.engine.evaluation import in_eval_mode
 from evenly.errors import EvenlyError
 from evenly.settings import checks_options
 from evenly.theory.arguments import batch_size_of
