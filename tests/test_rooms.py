@@ -22,8 +22,8 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(path: Path, *, lazy: bool = True) -> Iterator[str]:
-    """The modules of evenly that a file imports; without `lazy` those only that it imports when it is loaded."""
+def imported(path: Path, *, types: bool = True) -> Iterator[str]:
+    """The modules of evenly that a file imports, in a function or at its top; those for annotations on request."""
     tree = ast.parse(path.read_text())
     for_types = {
         id(node)
@@ -31,9 +31,8 @@ def imported(path: Path, *, lazy: bool = True) -> Iterator[str]:
         if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.dump(branch.test)
         for node in ast.walk(branch)
     }
-    nodes = ast.walk(tree) if lazy else ast.iter_child_nodes(tree)
-    for node in nodes:
-        if id(node) in for_types and not lazy:
+    for node in ast.walk(tree):
+        if id(node) in for_types and not types:
             continue
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("evenly"):
             for alias in node.names:
@@ -63,11 +62,10 @@ def test_a_room_imports_only_rooms_before_it(path: Path) -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    edges = {name_of(path): set(imported(path)) for path in MODULES}
+    edges = {name_of(path): set(imported(path, types=False)) for path in MODULES}
     left = {name: {other for other in others if other != name and other in edges} for name, others in edges.items()}
     packages = {name for name in left if any(other.startswith(f"{name}.") for other in left)}
-    for name in left:  # a package stands for what its `__init__` imports
-        left[name] = {other for other in left[name] if other not in packages}
+    left = {name: others - packages for name, others in left.items()}  # a package's own imports are its modules'
     while free := [name for name, others in left.items() if not others & left.keys()]:
         for name in free:
             del left[name]
