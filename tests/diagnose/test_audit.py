@@ -229,7 +229,7 @@ def test_settings_that_leave_nothing_to_look_at_are_said_in_a_line():
     data, model = planted(), Leaning()
     refused("samples 0 leaves no example to look at", model, data, samples=0)
     refused("samples 2.5 leaves no example", model, data, samples=2.5)
-    refused("rho nan cannot be used; give a number", model, data, rho=math.nan)
+    refused("rho must be a number, got nan", model, data, rho=math.nan)
     refused("top -1 is no number of eigenvalues", model, data, top=-1, samples=20)
     refused("seed 'a' is no whole number; give e.g. 0", model, data, seed="a")
     refused("seed True is no whole number", model, data, seed=True)
@@ -524,7 +524,7 @@ def test_settings_are_refused_before_a_network_is_asked():
         def forward(self, x):
             raise AssertionError("asked")
 
-    refused("rho 'a'|rho a is no length", Never(6, 2), planted(), rho="a")
+    refused("rho must be a number, got 'a'", Never(6, 2), planted(), rho="a")
     refused("top 201 is more than an audit looks for; give 200", Never(6, 2), planted(), top=201)
     refused("top 15 exceeds the 14 trainable parameters of Never", Never(6, 2), planted(), top=15)
     refused("top 2.5 is no number", Never(6, 2), planted(), top=2.5)

@@ -87,14 +87,14 @@ def test_float32_agrees_within_its_rounding() -> None:
 def test_a_run_on_a_gpu_records_what_a_recorder_finds_and_goes_on_from_its_folder(tmp_path: Path) -> None:
     what: dict[str, Any] = {"forgetting": True, "probes": ["edge"], "importance": 0.05, "spectrum": 1, "every": 2}
     settings: dict[str, Any] = {"epochs": 4, "batch_size": 50, "lr": 0.1, "device": "cuda", "precision": "float32"}
-    run = evenly.train(network, data(), record=what, out=tmp_path / "run", **settings)
+    run = evenly.train(data(), model=network, record=what, out=tmp_path / "run", **settings)
     assert [row["epoch"] for row in run.record.history] == [2, 4]
     last = Recorder(data(), **{**what, "forgetting": False, "every": 1})(run.model)
     for name, value in last.items():
         assert run.record.history[-1][name] == pytest.approx(value, rel=2e-2, abs=2e-2)
-    read_back = evenly.train(network, data(), record=what, out=tmp_path / "run", **settings)
+    read_back = evenly.train(data(), model=network, record=what, out=tmp_path / "run", **settings)
     assert torch.equal(read_back.record.forgetting.scores, run.record.forgetting.scores)
-    plain = evenly.train(network, data(), **settings)
+    plain = evenly.train(data(), model=network, **settings)
     assert plain.step == run.step  # recording does not keep a step from being captured
     for ours, theirs in zip(plain.model.parameters(), run.model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)  # sums on a GPU have no one order

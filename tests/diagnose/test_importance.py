@@ -190,8 +190,8 @@ def test_what_has_no_importance_weights_is_refused() -> None:
         assert "\n" not in str(error.value)
 
     refused("rho -0.1 is no length", rho=-0.1)
-    refused("rho nan cannot be used; give a number", rho=float("nan"))
-    refused("kind 'asam' cannot be used; give 'sam' or 'lsam'", rho=0.1, kind="asam")
+    refused("rho must be a number, got nan", rho=float("nan"))
+    refused("kind must be one of sam, lsam, got 'asam'", rho=0.1, kind="asam")
     refused("params are given, and SAM perturbs all", rho=0.1, params=model.parameters())
     refused("batch_size 0 is no number", rho=0.1, batch_size=0)
     refused("1 of 1 params are not trainable parameters of Sequential", rho=0.1, kind="lsam", params=[torch.ones(1)])

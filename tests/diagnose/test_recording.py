@@ -203,16 +203,18 @@ def test_what_cannot_be_recorded_is_refused() -> None:
 def test_record_that_is_no_mapping_is_refused(record):
     x, y = torch.randn(40, 3), torch.arange(40) % 2
     with pytest.raises(EvenlyError, match=r"record is a .*; give what to record by name"):
-        evenly.train(nn.Linear(3, 2), evenly.Data(train=(x, y)), epochs=1, record=record)
+        evenly.train(evenly.Data(train=(x, y)), model=nn.Linear(3, 2), epochs=1, record=record)
 
 
 @pytest.mark.parametrize("record", [{"importance": -1}, {"spectrum": 9}, {"importance": {"kind": "zz"}}])
 def test_a_record_that_is_refused_leaves_no_folder(record, tmp_path):
     x, y = torch.randn(40, 3), torch.arange(40) % 2
     with pytest.raises(EvenlyError):
-        evenly.train(nn.Linear(3, 2), (x, y), epochs=4, record={**record, "every": 3}, out=tmp_path / "run")
+        evenly.train((x, y), model=nn.Linear(3, 2), epochs=4, record={**record, "every": 3}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    assert evenly.train(nn.Linear(3, 2), (x, y), epochs=1, record={"spectrum": 8}).history[0]["lambda_8"] is not None
+    assert (
+        evenly.train((x, y), model=nn.Linear(3, 2), epochs=1, record={"spectrum": 8}).history[0]["lambda_8"] is not None
+    )
 
 
 def test_attributes_to_probe_may_be_joined_by_commas():
@@ -220,7 +222,7 @@ def test_attributes_to_probe_may_be_joined_by_commas():
     split = Split(torch.randn(80, 3), y, attributes={"edge": edge})
     for given, names in (("edge", ["edge"]), ("edge, label", ["edge", "label"])):
         assert evenly.Recorder(split, probes=given).probes == names
-    run = evenly.train(nn.Linear(3, 2), evenly.Data(train=split), epochs=1, record={"probes": "edge,label"})
+    run = evenly.train(evenly.Data(train=split), model=nn.Linear(3, 2), epochs=1, record={"probes": "edge,label"})
     assert {"probe_edge", "probe_label"} <= set(run.history[0])
 
 

@@ -60,7 +60,7 @@ def test_a_run_records_what_a_recorder_would_and_forgetting_as_counted_by_hand()
         return {}
 
     all_.observe = look
-    run = evenly.train(network, all_, record=EVERYTHING, **QUICK)
+    run = evenly.train(all_, model=network, record=EVERYTHING, **QUICK)
     assert len(right) == 6
     assert run.record.forgetting.scores.tolist() == by_hand(right)
     assert 0 < sum(score > 0 for score in by_hand(right)) < 60
@@ -78,8 +78,8 @@ def test_recording_changes_nothing_else_in_a_run() -> None:
         time.sleep(0.5)
         return type("Spectrum", (), {"eigenvalues": torch.ones(1)})
 
-    plain = evenly.train(network, data(), **QUICK)
-    watched = evenly.train(network, data(), record={**EVERYTHING, "spectrum": slow, "epochs": [1, 5]}, **QUICK)
+    plain = evenly.train(data(), model=network, **QUICK)
+    watched = evenly.train(data(), model=network, record={**EVERYTHING, "spectrum": slow, "epochs": [1, 5]}, **QUICK)
     assert all(map(torch.equal, plain.model.state_dict().values(), watched.model.state_dict().values()))
     assert (plain.cost, plain.evaluation_cost) == (watched.cost, watched.evaluation_cost)
     assert watched.seconds < 0.5  # nor does looking count as training
@@ -102,7 +102,7 @@ def test_a_resumed_run_has_the_records_of_one_that_was_not_stopped(
 ) -> None:
     options = {"method": method, "record": {"forgetting": True, "importance": 0.1, "every": 2}, **QUICK}
     options |= {"separating_epoch": 2} if method == "useful" else {}
-    whole = evenly.train(network, data(), out=tmp_path / "whole", **options)
+    whole = evenly.train(data(), model=network, out=tmp_path / "whole", **options)
 
     def stopping_after(count: int) -> Any:
         left = iter(range(count))
@@ -116,42 +116,42 @@ def test_a_resumed_run_has_the_records_of_one_that_was_not_stopped(
 
     for stop in stops:
         with pytest.raises(KeyboardInterrupt):
-            evenly.train(network, data(observe=stopping_after(stop)), out=tmp_path / "cut", **options)
-    resumed = evenly.train(network, data(), out=tmp_path / "cut", **options)
+            evenly.train(data(observe=stopping_after(stop)), model=network, out=tmp_path / "cut", **options)
+    resumed = evenly.train(data(), model=network, out=tmp_path / "cut", **options)
     metrics = [(tmp_path / each / "metrics.jsonl").read_text() for each in ("whole", "cut")]
     assert metrics[0] == metrics[1]
     assert metrics[0].count("gini_real") == (4 if method == "useful" else 3)  # each stage has its own
     assert resumed.record.history == whole.record.history
     assert len(whole.record.history) == 3
     assert torch.equal(resumed.record.forgetting.scores, whole.record.forgetting.scores)
-    read_back = evenly.train(network, data(), out=tmp_path / "cut", **options)
+    read_back = evenly.train(data(), model=network, out=tmp_path / "cut", **options)
     assert torch.equal(read_back.record.forgetting.scores, whole.record.forgetting.scores)
 
 
 def test_what_a_run_cannot_record_is_refused_before_it_starts(tmp_path: Path) -> None:
     def refused(match: str, record: Any, **options: Any) -> None:
         with pytest.raises(EvenlyError, match=match) as error:
-            evenly.train(network, data(), record=record, **{"out": tmp_path / "run", **QUICK, **options})
+            evenly.train(data(), model=network, record=record, **{"out": tmp_path / "run", **QUICK, **options})
         assert "\n" not in str(error.value)
 
     refused("no option of record is called 'forgeting'; did you mean 'forgetting'", {"forgeting": True})
     refused("there is nothing to record", {})
-    refused("forgetting 3 cannot be used; give true or false", {"forgetting": 3})
+    refused("forgetting must be true or false, got 3", {"forgetting": 3})
     refused("no attribute is called 'b'", {"probes": ["b"]})
     refused("every 0 never comes round", {"l1": True, "every": 0})
     refused(r"cannot be kept with the run \(.*\); give numbers and names", {"importance": {"params": [torch.ones(1)]}})
     refused(r"cannot be kept with the run \(.*\); give", {"l1": True, "epochs": {1, "2"}})
     assert not (tmp_path / "run").exists()
-    evenly.train(network, data(), record={"l1": True}, out=tmp_path / "run", **QUICK)
+    evenly.train(data(), model=network, record={"l1": True}, out=tmp_path / "run", **QUICK)
     refused(r"holds another run \(its record's forgetting is None, not True\)", {"forgetting": True})
     with pytest.raises(EvenlyError, match="holds another run"):
-        evenly.train(network, data(), out=tmp_path / "run", **QUICK)
+        evenly.train(data(), model=network, out=tmp_path / "run", **QUICK)
 
 
 def test_an_audit_of_a_run_shows_what_it_forgot(tmp_path: Path) -> None:
     small = {"epochs": 2, "device": "cpu"}
-    run = evenly.train("mlp", "shortcut-digits", record={"forgetting": True}, out=tmp_path / "a", **small)
-    evenly.train("mlp", "shortcut-digits", record={"l1": True}, out=tmp_path / "b", **small)
+    run = evenly.train("shortcut-digits", model="mlp", record={"forgetting": True}, out=tmp_path / "a", **small)
+    evenly.train("shortcut-digits", model="mlp", record={"l1": True}, out=tmp_path / "b", **small)
     looked = subjects([str(tmp_path / "a")], device="cpu")[0]
     assert torch.equal(looked.forgetting, run.record.forgetting.scores)
     assert subjects([str(tmp_path / "b")], device="cpu")[0].forgetting is None
@@ -163,7 +163,7 @@ def test_an_audit_of_a_run_shows_what_it_forgot(tmp_path: Path) -> None:
     def own(model: nn.Module) -> Any:
         return type("Spectrum", (), {"eigenvalues": torch.ones(1)})
 
-    evenly.train("mlp", "shortcut-digits", record={"spectrum": own}, out=tmp_path / "c", **small)
+    evenly.train("shortcut-digits", model="mlp", record={"spectrum": own}, out=tmp_path / "c", **small)
     with pytest.raises(EvenlyError, match="schedule or record of the user's own"):
         subjects([str(tmp_path / "c")], device="cpu")[0]
 

@@ -197,7 +197,7 @@ def test_what_has_no_map_is_refused() -> None:
         (torch.zeros(0, 3), {}, "features have shape"),
         (torch.tensor([[torch.nan, 0.0]]), {}, "features hold NaN"),
         (torch.zeros(9, 2), {"perplexity": 0}, "perplexity 0 is no number of neighbours"),
-        (torch.zeros(9, 2), {"perplexity": float("inf")}, "perplexity inf"),
+        (torch.zeros(9, 2), {"perplexity": float("inf")}, "perplexity must be a number, got inf"),
     ):
         with pytest.raises(EvenlyError, match=match):
             embedding(features, **options)

@@ -96,7 +96,7 @@ def test_complex_parameters_are_refused_where_real_ones_are_meant():
     refused(said, lambda: evenly.audit(model, data))
     refused(said, lambda: evenly.hessian_spectrum(model, "cross-entropy", data))
     refused(said, lambda: evenly.importance_weights(model, data, rho=0.1))
-    refused(said, lambda: evenly.train(model, data, epochs=1, record={"spectrum": 1}))
+    refused(said, lambda: evenly.train(data, model=model, epochs=1, record={"spectrum": 1}))
     assert evenly.hessian_spectrum(model, "cross-entropy", data, top=1, parameters="layer").converged.all()
     assert evenly.audit(model, data, rho=0, top=0).overall.n == N
 
@@ -186,7 +186,7 @@ ASKED = {
 @pytest.mark.parametrize(("asked", "option"), [(asked, option) for asked in ASKED for option in ASKED[asked][1]])
 def test_options_of_another_kind_are_said_in_a_line(asked, option):
     ask, wrong = ASKED[asked]
-    refused(f"^{option} .* cannot be used; give .", lambda: ask(**{option: wrong[option]}))
+    refused(f"^{option} must be .*, got ", lambda: ask(**{option: wrong[option]}))
 
 
 def test_numbers_of_numpy_and_torch_are_numbers():

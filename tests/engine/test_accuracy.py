@@ -244,7 +244,7 @@ def test_what_a_method_does_after_its_epochs_is_in_the_cost_of_its_weights():
 def test_results_tell_of_intervals_use_and_full_epochs(tmp_path):
     settings = {"epochs": 11, "warmup_epochs": 2, "every": 1, "batch_size": 32, "lr": 0.3, "weight_decay": 0.0}
     run, again = (
-        evenly.train(None, "shortcut-digits", "pde", decay=1.0, out=tmp_path / "run", **settings) for _ in range(2)
+        evenly.train("shortcut-digits", method="pde", decay=1.0, out=tmp_path / "run", **settings) for _ in range(2)
     )
     assert run.selected_epoch < len(run.history)
     found, sizes = run.results, [row["examples"] for row in run.history[: run.selected_epoch]]

@@ -280,7 +280,7 @@ def test_nothing_that_is_evaluated_is_augmented(fit, net, streamed, size, monkey
 
 
 def test_results_are_of_the_images_as_they_are():
-    run = evenly.train("mlp", data_of(), epochs=2, batch_size=8, augment="basic+trivial")
+    run = evenly.train(data_of(), model="mlp", epochs=2, batch_size=8, augment="basic+trivial")
     with torch.no_grad():
         right = run.model(images(15, 2)[0].float() / 255).argmax(1) == images(15, 2)[1]
     assert run.results["test"]["accuracy"] == pytest.approx(right.double().mean().item())

@@ -110,7 +110,7 @@ def test_a_single_output_has_its_loss_in_float32(fit, data):
 
 
 def test_the_results_of_a_run_in_bf16(data):
-    run = evenly.train("mlp", data, epochs=2, batch_size=8, precision="bf16")
+    run = evenly.train(data, model="mlp", epochs=2, batch_size=8, precision="bf16")
     assert run.precision == "bf16"
     outputs = run.outputs(data.test)
     right = (outputs.argmax(1) == data.test.labels).double().mean().item()

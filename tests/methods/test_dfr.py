@@ -151,8 +151,8 @@ def test_a_layer_without_a_bias_gets_one(tiny: Any, engine: Any) -> None:
 def test_the_layer_is_kept_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = evenly.data.load("shortcut-digits", seed=0)
     settings = {"epochs": 2, "draws": 2, "device": "cpu", "out": tmp_path / "run"}
-    first = evenly.train("mlp", data, "dfr", **settings)
+    first = evenly.train(data, model="mlp", method="dfr", **settings)
     monkeypatch.setattr(sys.modules["evenly.methods.dfr"], "last_layer", lambda *_: pytest.fail("fitted again"))
-    again = evenly.train("mlp", data, "dfr", **settings)
+    again = evenly.train(data, model="mlp", method="dfr", **settings)
     assert again.results == first.results
     assert torch.equal(again.outputs(data.test), first.outputs(data.test))

@@ -18,7 +18,13 @@ def test_group_dro_resumes_exactly_in_double_precision(tiny: Any, net: Any, tmp_
     def once(out: str, observe: Any = None) -> Any:
         data = tiny(dtype=torch.float64, held_out=False, observe=observe)
         return evenly.train(
-            lambda: net().double(), data, "group_dro", epochs=4, batch_size=16, step_size=0.3, out=tmp_path / out
+            data,
+            model=lambda: net().double(),
+            method="group_dro",
+            epochs=4,
+            batch_size=16,
+            step_size=0.3,
+            out=tmp_path / out,
         )
 
     seen: list[int] = []
@@ -38,7 +44,7 @@ def test_group_dro_resumes_exactly_in_double_precision(tiny: Any, net: Any, tmp_
 
 def test_an_option_that_is_refused_leaves_no_folder_behind(tiny: Any, tmp_path: Path) -> None:
     with pytest.raises(EvenlyError, match="warmup_epochs must be at most 4"):
-        evenly.train("mlp", tiny(), "pde", epochs=4, warmup_epochs=9, out=tmp_path / "run")
+        evenly.train(tiny(), model="mlp", method="pde", epochs=4, warmup_epochs=9, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -46,12 +52,14 @@ def test_an_option_that_is_refused_leaves_no_folder_behind(tiny: Any, tmp_path: 
 def test_a_network_that_works_in_place_does_not_change_the_data(tiny: Any, batch_size: int | None) -> None:
     data = tiny()
     kept = data.fingerprint()
-    evenly.train(lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 2)), data, epochs=2, batch_size=batch_size)
+    evenly.train(
+        data, model=lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 2)), epochs=2, batch_size=batch_size
+    )
     assert data.fingerprint() == kept
 
 
 def test_the_early_stage_is_not_evaluated(tiny: Any) -> None:
-    run = evenly.train("mlp", tiny(), "useful", epochs=4, separating_epoch=2)
+    run = evenly.train(tiny(), model="mlp", method="useful", epochs=4, separating_epoch=2)
     assert run.evaluation_cost == pytest.approx(4 * 24 / 3)
 
 
@@ -80,4 +88,4 @@ def test_a_class_that_is_learned_to_the_last_digit_has_no_hard_examples(scale: f
 
 
 def test_the_model_of_a_run_is_ready_to_be_used(tiny: Any, net: Any) -> None:
-    assert not evenly.train(net, tiny(), epochs=1).model.training
+    assert not evenly.train(tiny(), model=net, epochs=1).model.training

@@ -33,7 +33,9 @@ def train(options: dict[str, dict[str, Any]], net: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr("evenly.report.run_page", lambda *args, **kwargs: None)
 
     def run(data: Any, method: str, optimizer: str = "sgd", model: Any = net, **more: Any) -> Any:
-        return evenly.train(model, data, method, optimizer, **{**PLAN, **options.get(method, {}), **more})
+        return evenly.train(
+            data, model=model, method=method, optimizer=optimizer, **{**PLAN, **options.get(method, {}), **more}
+        )
 
     return run
 
@@ -307,7 +309,9 @@ def test_the_selection_says_which_examples_and_how_often(watch: Any, engine: Any
 def test_each_has_a_control_that_costs_the_same(tiny: Any, net: Any, options: Any) -> None:
     methods = ["reweight", "lff", "eiil", "dfr", "jtt"]
     plan = {key: value for key, value in PLAN.items() if key != "rho"}
-    table = evenly.compare(net, tiny(), methods, seeds=1, options={m: options.get(m, {}) for m in methods}, **plan)
+    table = evenly.compare(
+        tiny(), model=net, methods=methods, seeds=1, options={m: options.get(m, {}) for m in methods}, **plan
+    )
     rows = {row["arm"]: row for row in table.rows}
     for method in methods:
         row = rows[f"{method}+sgd"]

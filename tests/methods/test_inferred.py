@@ -76,7 +76,7 @@ def test_groups_for_evaluation_are_left_to_it(tiny: Any, net: Any) -> None:
     data = tiny()
     for split in data.splits.values():
         split.evaluation_groups = torch.stack([split.groups >= 1, split.groups == 3], 1)
-    run = evenly.train(net, data, "subsample", groups="infer", select="worst-group", **PLAN)
+    run = evenly.train(data, model=net, method="subsample", groups="infer", select="worst-group", **PLAN)
     assert len(run.history[0]["validation"]["inferred_groups"]) == 4
     assert len(run.results["test"]["groups"]) == 2
     assert all(split.evaluation_groups is not None for split in data.splits.values())
@@ -104,7 +104,7 @@ def test_a_class_that_is_all_alike_is_one_group() -> None:
 @pytest.mark.parametrize("method", NEED_GROUPS)
 def test_methods_that_need_groups_run_on_data_without(tiny: Any, net: Any, method: str, by: str) -> None:
     data = without_groups(tiny())
-    run = evenly.train(net, data, method, groups="infer", infer=by, select="worst-group", **PLAN)
+    run = evenly.train(data, model=net, method=method, groups="infer", infer=by, select="worst-group", **PLAN)
     assert run.rule == run.results["rule"] == "worst-inferred-group"
     assert run.results["inferred_groups"]["by"] == by
     assert sum(run.results["inferred_groups"]["counts"]) == 60
@@ -120,7 +120,8 @@ def test_methods_that_need_groups_run_on_data_without(tiny: Any, net: Any, metho
 def test_true_groups_change_nothing_but_what_is_measured(tiny: Any, net: Any, engine: Any, method: str) -> None:
     data = tiny()
     blind, known = (
-        evenly.train(net, d, method, groups="infer", select="worst-group", **PLAN) for d in (without_groups(data), data)
+        evenly.train(d, model=net, method=method, groups="infer", select="worst-group", **PLAN)
+        for d in (without_groups(data), data)
     )
     for key, value in blind.model.state_dict().items():
         assert torch.equal(value, known.model.state_dict()[key])
@@ -142,17 +143,17 @@ def infer_groups_of(data: Data, net: Any, engine: Any) -> torch.Tensor:
 def test_groups_that_nothing_would_use_are_not_inferred(tiny: Any, net: Any, tmp_path: Path) -> None:
     said = "groups 'infer' would not be used by erm; give select='worst-group', or a method .*: dfr, group_dro, pde"
     with pytest.raises(EvenlyError, match=said):
-        evenly.train(net, tiny(), "erm", groups="infer", out=tmp_path / "a", **PLAN)
+        evenly.train(tiny(), model=net, method="erm", groups="infer", out=tmp_path / "a", **PLAN)
     with pytest.raises(EvenlyError, match="would not be used by erm, useful; "):
-        evenly.compare(net, tiny(), ["erm", "useful"], groups="infer", out=tmp_path / "b", **PLAN)
+        evenly.compare(tiny(), model=net, methods=["erm", "useful"], groups="infer", out=tmp_path / "b", **PLAN)
     assert not list(tmp_path.iterdir())
 
 
 def test_of_the_arms_that_are_compared_only_those_that_use_them_infer_groups(tiny: Any, net: Any) -> None:
-    table = evenly.compare(net, tiny(), ["erm", "pde"], seeds=1, groups="infer", infer="eiil", **PLAN)
+    table = evenly.compare(tiny(), model=net, methods=["erm", "pde"], seeds=1, groups="infer", infer="eiil", **PLAN)
     rows = {row["arm"]: row for row in table.rows}
     assert [arm for arm, row in rows.items() if "inferred_groups" in row] == ["pde+sgd"]
-    plain = evenly.train(net, tiny(), "erm", **PLAN).results
+    plain = evenly.train(tiny(), model=net, method="erm", **PLAN).results
     assert {**rows["erm+sgd"], "seconds": 0} == {**rows["erm+sgd"], **plain, "seconds": 0}
 
 
@@ -160,7 +161,7 @@ def test_of_the_arms_that_are_compared_only_those_that_use_them_infer_groups(tin
 def test_inferring_is_billed_to_a_method_that_needs_groups_and_else_to_evaluation(
     tiny: Any, net: Any, method: str
 ) -> None:
-    run = evenly.train(net, tiny(), method, groups="infer", select="worst-group", **PLAN)
+    run = evenly.train(tiny(), model=net, method=method, groups="infer", select="worst-group", **PLAN)
     shown, inferring = sum(row["examples"] for row in run.history), run.results["inferred_groups"]["cost"]
     later = 61 / 3 if method == "dfr" else 0.0
     looks = 4 * 24 / 3
@@ -192,7 +193,7 @@ def test_interrupted_in_every_epoch_it_ends_in_the_same_bits(
 ) -> None:
     def once(out: str, observe: Any = None) -> Any:
         settings = {**PLAN, **options.get(method, {}), "groups": "infer", "select": "worst-group"}
-        return evenly.train(net, tiny(observe=observe), method, out=tmp_path / out, **settings)
+        return evenly.train(tiny(observe=observe), model=net, method=method, out=tmp_path / out, **settings)
 
     whole, seen = once("whole"), []
 
@@ -219,7 +220,7 @@ def test_interrupted_in_every_epoch_it_ends_in_the_same_bits(
 
 def test_controls_train_for_the_whole_cost_and_are_selected_by_the_same_groups(tiny: Any, net: Any) -> None:
     table = evenly.compare(
-        net, tiny(), ["pde", "group_dro", "dfr"], seeds=1, groups="infer", select="worst-group", **PLAN
+        tiny(), model=net, methods=["pde", "group_dro", "dfr"], seeds=1, groups="infer", select="worst-group", **PLAN
     )
     rows = {row["arm"]: row for row in table.rows}
     for method in ("pde", "group_dro", "dfr"):
@@ -233,7 +234,16 @@ def test_controls_train_for_the_whole_cost_and_are_selected_by_the_same_groups(t
 
 def test_a_budget_does_not_cut_the_inference_short(tiny: Any, net: Any) -> None:
     free, bound = (
-        evenly.train(net, tiny(), "erm", groups="infer", select="worst-group", budget=budget, schedule="step", **PLAN)
+        evenly.train(
+            tiny(),
+            model=net,
+            method="erm",
+            groups="infer",
+            select="worst-group",
+            budget=budget,
+            schedule="step",
+            **PLAN,
+        )
         for budget in (None, 30.0)
     )
     assert free.results["inferred_groups"] == bound.results["inferred_groups"]
@@ -243,10 +253,10 @@ def test_a_budget_does_not_cut_the_inference_short(tiny: Any, net: Any) -> None:
 def test_a_class_of_one_example_cannot_be_parted_by_clusters(tiny: Any) -> None:
     data = without_groups(tiny([0] * 9 + [3]))
     with pytest.raises(EvenlyError, match="class 1 has one example and cannot be split"):
-        evenly.train("mlp", data, "pde", groups="infer", epochs=2)
+        evenly.train(data, model="mlp", method="pde", groups="infer", epochs=2)
     alone = "no class fell in two by infer 'eiil', so groups are the classes; try infer='useful'"
     with pytest.warns(EvenlyWarning, match=alone):
-        assert evenly.train("mlp", data, "pde", groups="infer", infer="eiil", epochs=2).history
+        assert evenly.train(data, model="mlp", method="pde", groups="infer", infer="eiil", epochs=2).history
 
 
 def test_inferred_groups_that_validation_lacks_are_told_of_where_the_rule_goes_by_them(
@@ -271,11 +281,11 @@ def test_inferred_groups_that_validation_lacks_are_told_of_where_the_rule_goes_b
     train, held = (getattr(tiny(), name) for name in ("train", "validation"))
     few = Data((train.inputs, train.labels), (held.inputs[:2], torch.tensor([0, 1])))
     with pytest.warns(EvenlyWarning, match=r"2 of 4 inferred groups \(.*\) have no validation example"):
-        run = evenly.train("mlp", few, "erm", select="worst-group", groups="infer", **PLAN)
+        run = evenly.train(few, model="mlp", method="erm", select="worst-group", groups="infer", **PLAN)
     assert len(run.results["inferred_groups"]["without_validation"]) == 2
     of_one = Data((train.inputs, train.labels), (held.inputs[:2], torch.tensor([0, 0])))
     with pytest.warns(EvenlyWarning, match=r"[23] of 4 inferred groups \(.*\) have no validation example"):
-        evenly.train("mlp", of_one, "pde", select="worst-group", groups="infer", **PLAN)
+        evenly.train(of_one, model="mlp", method="pde", select="worst-group", groups="infer", **PLAN)
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:

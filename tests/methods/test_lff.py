@@ -116,18 +116,18 @@ def test_each_network_starts_from_its_own_draw_and_the_debiased_one_from_erms(ti
         return watched
 
     still = {"epochs": 1, "lr": 1e-30, "batch_size": None, "seed": 4}
-    erm, lff = (evenly.train(starting(net), tiny(), method, **still).model for method in ("erm", "lff"))
+    erm, lff = (evenly.train(tiny(), model=starting(net), method=method, **still).model for method in ("erm", "lff"))
     for one, other in zip(erm.parameters(), lff.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-25)
     biased, debiased = started[-2:]
     assert debiased is lff
     assert not torch.equal(biased[0].weight, debiased[0].weight)
-    evenly.train(starting(net), tiny(), "lff", **still)
+    evenly.train(tiny(), model=starting(net), method="lff", **still)
     assert started[-2] is not biased
     assert torch.equal(started[-2][0].weight, biased[0].weight)
     given = net()
     kept = [weight.clone() for weight in given.parameters()]
-    copied = evenly.train(given, tiny(), "lff", **still).model
+    copied = evenly.train(tiny(), model=given, method="lff", **still).model
     for one, other in zip(kept, copied.parameters(), strict=True):
         torch.testing.assert_close(one, other.detach(), rtol=0, atol=1e-25)
 
@@ -156,7 +156,7 @@ def test_the_debiased_network_is_what_is_observed_measured_and_selected(tiny: An
         seen.append(model)
         return {}
 
-    run = evenly.train(net, tiny(observe=observe), "lff", epochs=3, batch_size=16, select="average")
+    run = evenly.train(tiny(observe=observe), model=net, method="lff", epochs=3, batch_size=16, select="average")
     assert all(model is run.model for model in seen)
     best = run.history[run.selected_epoch - 1]["validation"]["accuracy"]
     assert run.results["validation"]["accuracy"] == best

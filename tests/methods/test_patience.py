@@ -31,8 +31,8 @@ def expected_stop(run: Any, patience: int, start: int, epochs: int) -> int:
 
 @pytest.mark.parametrize(("method", "patience"), [("erm", 1), ("pde", 2), ("lff", 4), ("useful", 4)])
 def test_stops_where_the_whole_curve_says(tiny: Any, net: Any, method: str, patience: int) -> None:
-    whole = evenly.train(net, tiny(), method, **PLAN)
-    short = evenly.train(net, tiny(), method, patience=patience, **PLAN)
+    whole = evenly.train(tiny(), model=net, method=method, **PLAN)
+    short = evenly.train(tiny(), model=net, method=method, patience=patience, **PLAN)
     stop = expected_stop(whole, patience, 20 if method == "pde" else 0, 30)
     assert stop < 30
     assert len(short.history) == short.results["epochs"] == stop
@@ -51,7 +51,7 @@ def test_a_budget_is_used_up_whatever_the_patience(tiny: Any, engine: Any, net: 
 
 
 def test_resumes_and_stops_at_the_same_epoch(tiny: Any, net: Any, tmp_path: Path) -> None:
-    whole = evenly.train(net, tiny(), "pde", patience=3, **PLAN)
+    whole = evenly.train(tiny(), model=net, method="pde", patience=3, **PLAN)
     seen: list[int] = []
 
     def interrupt_late(model: Any) -> dict[str, float]:
@@ -61,8 +61,8 @@ def test_resumes_and_stops_at_the_same_epoch(tiny: Any, net: Any, tmp_path: Path
         return {}
 
     with pytest.raises(KeyboardInterrupt):
-        evenly.train(net, tiny(observe=interrupt_late), "pde", patience=3, out=tmp_path / "run", **PLAN)
-    resumed = evenly.train(net, tiny(), "pde", patience=3, out=tmp_path / "run", **PLAN)
+        evenly.train(tiny(observe=interrupt_late), model=net, method="pde", patience=3, out=tmp_path / "run", **PLAN)
+    resumed = evenly.train(tiny(), model=net, method="pde", patience=3, out=tmp_path / "run", **PLAN)
     assert len(resumed.history) == len(whole.history)
     assert torch.equal(resumed.model[0].weight, whole.model[0].weight)
 

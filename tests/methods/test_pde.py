@@ -81,7 +81,7 @@ def test_the_sets_seen_grow_as_asked(watch: Any, engine: Any, options: dict[str,
 def test_what_is_added_after_the_kept_epoch_is_not_what_it_was_trained_on(tmp_path: Any) -> None:
     options = {"warmup_epochs": 3, "every": 1, "add": 10}
     run = evenly.train(
-        "mlp", "shortcut-digits", "pde", epochs=12, lr=0.3, select="average", out=tmp_path / "r", **options
+        "shortcut-digits", model="mlp", method="pde", epochs=12, lr=0.3, select="average", out=tmp_path / "r", **options
     )
     sizes = [row["examples"] for row in run.history]
     kept = run.selected_epoch

@@ -274,7 +274,7 @@ def test_outputs_that_are_no_numbers_are_refused(tiny: Any, engine: Any, linear:
 
 def test_each_has_a_control_of_equal_cost(tiny: Any, net: Any) -> None:
     options = {method: {"separating_epoch": 1} for method in EARLY}
-    table = evenly.compare(net, tiny(), methods=EARLY, seeds=1, epochs=4, batch_size=16, options=options)
+    table = evenly.compare(tiny(), model=net, methods=EARLY, seeds=1, epochs=4, batch_size=16, options=options)
     rows = {row["arm"]: row for row in table.rows}
     for method in EARLY:
         row = rows[f"{method}+sgd"]
@@ -297,9 +297,9 @@ def test_what_was_chosen_stays_chosen_where_a_run_goes_on(method, tmp_path, monk
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        evenly.train("mlp", data, method, out=tmp_path / "run", progress=stop, **settings)
-    straight = evenly.train("mlp", data, method, **settings)
+        evenly.train(data, model="mlp", method=method, out=tmp_path / "run", progress=stop, **settings)
+    straight = evenly.train(data, model="mlp", method=method, **settings)
     monkeypatch.setattr("evenly.methods.early.Early.outputs", lambda early: pytest.fail("it chose again"))
-    resumed = evenly.train("mlp", data, method, out=tmp_path / "run", **settings)
+    resumed = evenly.train(data, model="mlp", method=method, out=tmp_path / "run", **settings)
     assert torch.equal(resumed.selection.indices, straight.selection.indices)
     assert resumed.cost == straight.cost
