@@ -68,8 +68,8 @@ def audit(
 
       evenly audit weights.safetensors --model resnet18 --data photos/
     """
-    from evenly.diagnose.audit import audit as run_audit
-    from evenly.diagnose.audit import check_same, check_settings
+    from evenly.diagnose.auditing import audit as run_audit
+    from evenly.diagnose.auditing import check_same, check_settings
     from evenly.engine.progress import Progress
     from evenly.report import write_report
     from evenly.report.console import show_audits

@@ -230,7 +230,7 @@ def importance_map(weights: Any, easy: Any, hard: Any, bins: int | tuple[Any, An
     Args:
         weights: (N,), e.g. of :func:`importance_weights`.
         easy, hard: (N,) contributions y Phi(x), positive where the feature tells the label right: a probe's
-            :meth:`~evenly.diagnose.probes.Probe.contribution`.
+            :meth:`~evenly.diagnose.probing.Probe.contribution`.
         bins: how many of equal width between the least and the largest contribution of each feature; or the edges
             (easy, hard), to lay several maps over each other. Examples outside the edges are left out.
     """

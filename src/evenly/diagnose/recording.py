@@ -27,11 +27,11 @@ import torch
 from torch import nn
 
 from evenly.diagnose.forgetting import ForgettingTracker
-from evenly.diagnose.hessian_spectrum import MOST_STEPS, hessian_spectrum
+from evenly.diagnose.spectrum import MOST_STEPS, hessian_spectrum
 from evenly.diagnose.importance import check_options, gini_if_any, importance_weights
 from evenly.diagnose.norms import l1_norm
-from evenly.diagnose.probes import probes as probes_of
-from evenly.diagnose.probes import unprobeable
+from evenly.diagnose.probing import probes as probes_of
+from evenly.diagnose.probing import unprobeable
 from evenly.diagnose.samples import check_real, part_of, split_of
 from evenly.engine.evaluation import check_model, in_chunks, in_eval_mode, logits_of
 from evenly.engine.losses import single

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evenly.diagnose.coherence import coherence
+from evenly.diagnose.model_coherence import coherence
 from evenly.diagnose.losses import mean_loss
 from evenly.diagnose.samples import samples_of
 from evenly.errors import EvenlyError

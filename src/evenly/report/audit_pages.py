@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenly.diagnose.audit import SHOWN, Audit, Share, check_pair
+from evenly.diagnose.auditing import SHOWN, Audit, Share, check_pair
 from evenly.diagnose.importance import gini_if_any, lorenz
 from evenly.report import figures
 from evenly.report.blocks import (

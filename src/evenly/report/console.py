@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from evenly.diagnose.audit import Audit
-    from evenly.diagnose.stability_card import StabilityCard
+    from evenly.diagnose.auditing import Audit
+    from evenly.diagnose.stability import StabilityCard
     from evenly.runs.comparison import Comparison
     from evenly.runs.predictions import Predictions
     from evenly.runs.run import Run

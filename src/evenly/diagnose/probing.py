@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data.contract import Data, Split
-from evenly.diagnose.representations import features_at
+from evenly.diagnose.features import features_at
 from evenly.diagnose.samples import split_of, tensor_of
 from evenly.engine.accuracy import wilson
 from evenly.engine.losses import losses

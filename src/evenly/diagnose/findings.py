@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from evenly.diagnose.audit import Audit, Share, fisher, half_of_the_weight, paired
-from evenly.diagnose.hessian_spectrum import HessianSpectrum
+from evenly.diagnose.auditing import Audit, Share, fisher, half_of_the_weight, paired
+from evenly.diagnose.spectrum import HessianSpectrum
 from evenly.diagnose.importance import gini_if_any
 
 FEWEST = 20

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data.contract import Data, Split
-from evenly.diagnose.hessian_spectrum import MOST_STEPS, HessianSpectrum, hessian_spectrum
+from evenly.diagnose.spectrum import MOST_STEPS, HessianSpectrum, hessian_spectrum
 from evenly.diagnose.importance import check_options, gini_if_any, importance_weights
-from evenly.diagnose.probes import Probe, probes, unprobeable
-from evenly.diagnose.representations import representations
+from evenly.diagnose.probing import Probe, probes, unprobeable
+from evenly.diagnose.features import representations
 from evenly.diagnose.samples import check_real, part_of
 from evenly.engine.accuracy import wilson
 from evenly.engine.evaluation import check_model, evaluated, in_chunks, logits_of

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from evenly.diagnose.coherence import coherence, exact_hessians
+from evenly.diagnose.model_coherence import coherence, exact_hessians
 from evenly.diagnose.gauss_newton import GaussNewton, curvature_of
 from evenly.diagnose.losses import gradient_norm, mean_loss
 from evenly.diagnose.samples import samples_of
