@@ -60,22 +60,22 @@ if TYPE_CHECKING:
     from evenly.data import Texts as Texts
     from evenly.data import Upsample as Upsample
     from evenly.diagnose.auditing import audit as audit
-    from evenly.diagnose.model_coherence import coherence as coherence
+    from evenly.diagnose.features import embedding as embedding
+    from evenly.diagnose.features import representations as representations
     from evenly.diagnose.forgetting import ForgettingTracker as ForgettingTracker
     from evenly.diagnose.forgetting import forgetting_scores as forgetting_scores
-    from evenly.diagnose.spectrum import hessian_spectrum as hessian_spectrum
     from evenly.diagnose.importance import gini as gini
     from evenly.diagnose.importance import importance_map as importance_map
     from evenly.diagnose.importance import importance_weights as importance_weights
     from evenly.diagnose.importance import lorenz as lorenz
+    from evenly.diagnose.model_coherence import coherence as coherence
     from evenly.diagnose.norms import l1_norm as l1_norm
     from evenly.diagnose.probing import probe as probe
     from evenly.diagnose.probing import probes as probes
     from evenly.diagnose.recording import Recorder as Recorder
     from evenly.diagnose.recording import record_checkpoints as record_checkpoints
-    from evenly.diagnose.features import embedding as embedding
-    from evenly.diagnose.features import representations as representations
     from evenly.diagnose.saliency import grad_cam as grad_cam
+    from evenly.diagnose.spectrum import hessian_spectrum as hessian_spectrum
     from evenly.diagnose.stability import stability_card as stability_card
     from evenly.diagnose.tracking import CoherenceTracker as CoherenceTracker
     from evenly.engine import group_accuracy as group_accuracy

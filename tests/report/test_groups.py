@@ -127,7 +127,8 @@ def test_without_erm_or_runs_there_is_no_cost_to_reach(table, build):
 
 
 def test_where_the_examples_came_from(table):
-    block = groups.origins(table)
+    first, usages = table.rows[0].result, {each.arm.pair: each.used for each in table.summary}
+    block = groups.origins(usages, first)
     assert texts(block) == {
         "a": ["100", "100 × 3.0", "5 × 2.0"],
         "b": ["10", "10 × 3.0", "10 × 4.0"],
@@ -135,24 +136,10 @@ def test_where_the_examples_came_from(table):
         "d": ["40", "40 × 3.0", "5 × 2.0"],
     }
     assert block.caption.endswith("pde+sgd used 5 of 100 training examples of 'a'.")
-    table.summary = table.summary[:1]
-    assert groups.origins(table) is None  # ERM alone uses everything
-
-
-def test_where_a_runs_examples_came_from(table, build):
-    assert groups.origins_of_run(build.run("pde")) is None  # it was not counted
-    assert groups.origins_of_run(table.runs[ERM, 0]) is None
-    run = table.runs[PDE, 0]
-    block = groups.origins_of_run(run)
-    assert texts(block) == {
-        "a": ["100", "5", "5.0", "2.0"],
-        "b": ["10", "10", "100.0", "4.0"],
-        "<i>c</i>": ["0", "0", "–", "–"],
-        "d": ["40", "5", "12.5", "2.0"],
-    }
-    assert block.caption.endswith("pde with sgd used 5 of 100 training examples of 'a'.")
-    run.results = evolve(run.results, used=Usage(150, 480, (100, 10, 0, 40), (300, 60, 0, 120)))
-    assert texts(groups.origins_of_run(run))["b"] == ["10", "10", "100.0", "6.0"]  # all of them, but some more often
+    assert groups.origins({"erm+sgd": usages["erm+sgd"]}, first) is None  # it shows every example equally often
+    more = Usage(150, 480, (100, 10, 0, 40), (300, 60, 0, 120))  # all of them, but some more often
+    assert texts(groups.origins({"pde+sgd": more}, first))["b"] == ["10", "10 × 6.0"]
+    assert groups.origins({"pde+sgd": Usage(20, 60)}, first) is None  # not counted by group
 
 
 def test_groups_in_numbers(table):

@@ -16,8 +16,7 @@ import evenly
 from evenly.errors import EvenlyError
 from evenly.files import write_json
 from evenly.report import write_report
-from evenly.report.comparison_pages import arm_styles
-from evenly.report.sweeps import MOST_POINTS, by_point, over_values
+from evenly.report.sweeps import MOST_POINTS, arm_styles, by_point, over_values
 from evenly.runs.arms import Arm
 from evenly.runs.examples import MOST_EXAMPLES
 from evenly.runs.results import Usage
@@ -110,7 +109,7 @@ def folder(build, tmp_path):
 
 def test_a_folder_gives_every_section_of_a_comparison(folder):
     page = checked(write_report(folder(rule="worst-group", names=GROUPS)))
-    for heading in ("evenly compare", "In short", "What was run", "Results", "What the networks learned",
+    for heading in ("evenly compare", "In short", "What was run", "Results", "Features learned",
                     "How training went", "Accuracy by group", "Examples selected", "How to read this"):  # fmt: skip
         assert heading in page.said
     assert "useful with sgd raised worst-group accuracy by 4.0 points [4.0, 4.0]" in page.said
@@ -143,7 +142,7 @@ def test_the_page_of_a_run_is_made_from_its_folder_alone(build, tmp_path):
     page = checked(write_report(tmp_path / "a"))
     for text in ("useful with sgd on toys", "80.0% test accuracy and 70.0% in its worst group (a: 10 examples",
                  "those of epoch 5 of 5", "What was run", "batch size full", "width = 32", "factor = 2", "Results",
-                 "By group", "How training went", "What the network learned", "Examples selected", "useful selected 3",
+                 "By group", "How training went", "Features learned", "Examples selected", "useful selected 3",
                  "of 40"):  # fmt: skip
         assert text in page.said
     assert 'title="examples per step' in page.text  # what a setting means

@@ -1,15 +1,16 @@
 """What a model has learned and where it stands, in training and after."""
 
-from evenly.diagnose.auditing import Audit, audit
-from evenly.diagnose.model_coherence import coherence
+from evenly.diagnose.auditing import audit
+from evenly.diagnose.features import embedding, representations
+from evenly.diagnose.findings import Audit
 from evenly.diagnose.forgetting import ForgettingTracker, forgetting_scores
-from evenly.diagnose.spectrum import HessianSpectrum, hessian_spectrum
 from evenly.diagnose.importance import ImportanceMap, gini, importance_map, importance_weights, lorenz
+from evenly.diagnose.model_coherence import coherence
 from evenly.diagnose.norms import l1_norm
 from evenly.diagnose.probing import Probe, probe, probes
 from evenly.diagnose.recording import Recorder, record_checkpoints
-from evenly.diagnose.features import embedding, representations
 from evenly.diagnose.saliency import grad_cam
+from evenly.diagnose.spectrum import HessianSpectrum, hessian_spectrum
 from evenly.diagnose.stability import StabilityCard, judge, stability_card
 from evenly.diagnose.tracking import CoherenceTracker
 

@@ -16,33 +16,27 @@ no balancing: every example counts, and each value keeps its share, as in the do
 
 from __future__ import annotations
 
-import contextlib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenly.data.contract import Data, Split
+from evenly.data.contract import Split
 from evenly.diagnose.features import features_at
-from evenly.diagnose.samples import split_of, tensor_of
+from evenly.diagnose.probing_sets import Draw, ProbingSets
+from evenly.diagnose.results import Result
+from evenly.diagnose.samples import tensor_of
 from evenly.engine.accuracy import wilson
 from evenly.engine.losses import losses
-from evenly.errors import EvenlyError, unknown
-from evenly.randomness import derive, generator
+from evenly.errors import EvenlyError
+from evenly.randomness import derive
 from evenly.settings import checks_options
 
-Columns = Mapping[str, Tensor]
-
-LEAST = 5
-"""Examples of each cell that a probe is fitted on, and as many to measure it: one for each fold at least."""
-MOST = 2000
-"""Examples that a probe is fitted on at most: "a small dataset" in the paper. All that are left measure it."""
 FOLDS = 5
 WORTH_THREADS = 1_000_000
 """Fewer numbers than this are fitted on one thread: on many cores, handing work round takes longer than doing it."""
@@ -51,7 +45,7 @@ STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
+class Probe(Result):
     """What a linear probe reads of one attribute.
 
     Attributes:
@@ -158,214 +152,43 @@ def probes(
         layer: the name of a layer whose output is probed; without it the input of the last linear layer.
         seed: of the draw of balanced sets and of the folds of cross-validation.
     """
-    first, second, columns, held, draws, over = _drawn(data, attributes, held_out, against, balance, seed)
-    parts = [part for draw in draws.values() for part in (draw if second is None else draw[:1])]
-    fitted = _Features(model, first, parts, layer)
-    measured = fitted if second is None else _Features(model, second, [draw[1] for draw in draws.values()], layer)
-    sets = {
-        name: ((fitted[a], columns[name][a]), (measured[b], held[name][b]), (a, b)) for name, (a, b) in draws.items()
+    if against is not None and not balance:
+        raise EvenlyError(f"against {against!r} says what to balance over, and balance is false; give one of the two")
+    sets = ProbingSets(data, attributes, held_out)
+    draws = {name: sets.draw(name, against, balance, seed) for name in sets.names}
+    if sets.second is None:
+        features = _Features(
+            model, sets.first, [part for each in draws.values() for part in (each.fit, each.measure)], layer
+        )
+        held_features = features
+    else:
+        features = _Features(model, sets.first, [each.fit for each in draws.values()], layer)
+        held_features = _Features(model, sets.second, [each.measure for each in draws.values()], layer)
+    return {
+        name: _probed(
+            name,
+            draw,
+            (features[draw.fit], sets.columns[name][draw.fit].numpy()),
+            (held_features[draw.measure], sets.held_columns[name][draw.measure].numpy()),
+            seed,
+        )
+        for name, draw in draws.items()
     }
-    return {name: _probed(name, *parts, over.get(name), seed) for name, parts in sets.items()}
 
 
 def unprobeable(data: Any, attributes: Sequence[str]) -> dict[str, str]:
-    """Which of these attributes the data is too small or too uniform to probe, and why; no network is asked."""
+    """Which of these attributes the data is too small or too uniform to probe, and why; no network is needed."""
     reasons = {}
     for name in attributes:
         try:
-            _drawn(data, [name], None, None, True, 0)
+            ProbingSets(data, [name]).draw(name, None, True, 0)
         except EvenlyError as error:
             reasons[name] = str(error)
     return reasons
 
 
-def _drawn(
-    data: Any,
-    attributes: Sequence[str] | Mapping[str, Any] | None,
-    held_out: Any,
-    against: Any,
-    balance: bool,
-    seed: int,
-) -> tuple[Split, Split | None, Columns, Columns, dict[str, tuple[Tensor, Tensor]], dict[str, tuple[str, ...]]]:
-    """The two sets (or one to cut in two), their columns, and by attribute the indices to fit and to measure on and
-    what these are balanced over, where they are."""
-    if against is not None and not balance:
-        raise EvenlyError(f"against {against!r} says what to balance over, and balance is false; give one of the two")
-    first, second = _sets(data, held_out)
-    columns = _columns(first, attributes)
-    held = None if second is None else _columns(second, None)
-    if attributes is None:
-        wanted = [name for name in columns if name != "group" or "group" in first.attributes]
-    else:
-        wanted = list(attributes)
-    if not wanted:
-        raise EvenlyError("there is no attribute to probe; give one, e.g. 'label'")
-    if second is not None and isinstance(attributes, Mapping):
-        raise EvenlyError(
-            f"column {wanted[0]!r} is given for one of two sets; give Splits with attributes= and the name"
-        )
-    draws: dict[str, tuple[Tensor, Tensor]] = {}
-    over: dict[str, tuple[str, ...]] = {}
-    known = tuple(name for name in columns if name != "label" and (name != "group" or name in first.attributes))
-    cells = math.prod(len(columns[name].unique()) for name in ("label", *known))
-    for name in wanted:
-        if not balance:
-            draws[name] = _draw(first, second, columns, held, [name], seed, even=False)
-            continue
-        *fuller, plain = _against(name, known, columns, against)
-        for others in fuller if cells * LEAST <= len(first) else ():
-            with contextlib.suppress(EvenlyError):
-                draws[name], over[name] = _draw(first, second, columns, held, [name, *others], seed), others
-                break
-        else:
-            draws[name], over[name] = _draw(first, second, columns, held, [name, *plain], seed), plain
-    return first, second, columns, columns if held is None else held, draws, over
-
-
-def _draw(
-    first: Split,
-    second: Split | None,
-    columns: Columns,
-    held: Columns | None,
-    crossed: Sequence[str],
-    seed: int,
-    even: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """Indices to fit and to measure on, as many of each configuration of the crossed columns; or all, if not even."""
-    if second is None or held is None:
-        cells = _shuffled(columns, crossed, 2 * LEAST, "the set", seed, even)
-        most = max(LEAST, MOST // len(cells)) if even else len(first)
-        fit = [cell[: min(len(cell) // 2, most)] for cell in cells]
-        return _joined(fit), _joined([cell[len(part) :] for cell, part in zip(cells, fit, strict=True)])
-    _same_values(columns, held, crossed, second.name)
-    cells = _shuffled(columns, crossed, LEAST, f"the {first.name} set", seed, even)
-    left = _shuffled(held, crossed, LEAST if even else 1, f"the {second.name} set", seed, even)
-    return _joined([cell[: max(LEAST, MOST // len(cells)) if even else None] for cell in cells]), _joined(left)
-
-
-def _sets(data: Any, held_out: Any) -> tuple[Split, Split | None]:
-    if held_out is not None:
-        first, second = split_of(data), split_of(held_out)
-        if first is second or _same(first.inputs, second.inputs):
-            raise EvenlyError(
-                "data and held_out are the same set, so the probe would be measured on what it was fitted on; "
-                "give two sets, or leave held_out out"
-            )
-        return first, second
-    if isinstance(data, Data):
-        if data.validation is not None and data.test is not None:
-            return data.validation, data.test
-        one: Split = data.validation or data.test or data.train
-        return one, None
-    return split_of(data), None
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two sets' inputs are one and the same, in memory where they are tensors."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.data_ptr() == other.data_ptr() and one.shape == other.shape
-    return one is other
-
-
-def _columns(split: Split, given: Any) -> dict[str, Tensor]:
-    """What can be probed or balanced over, by name."""
-    if "label" in split.attributes:
-        raise EvenlyError(f"an attribute of the {split.name} set is called 'label', as the labels are; rename it")
-    columns = {"label": split.labels.cpu(), **split.attributes}
-    if split.groups is not None and split.groups.ndim == 1:
-        columns.setdefault("group", split.groups.cpu())
-    if isinstance(given, Mapping):
-        columns |= Split(torch.zeros(len(split), 1), split.labels, attributes=given, name=split.name).attributes
-    return columns
-
-
-def _against(
-    name: str, known: tuple[str, ...], columns: Columns, against: Sequence[str] | None
-) -> list[tuple[str, ...]]:
-    """What the attribute is to be balanced over: the first of these that the sets are large enough for."""
-    if against is not None:
-        return [tuple(other for other in ([against] if isinstance(against, str) else against) if other != name)]
-    if name not in columns:
-        raise unknown("attribute", name, columns)
-    if name == "group":
-        return [()]
-    attributes = tuple(other for other in known if other != name)
-    if name != "label":
-        return [("label", *attributes), ("label",)]
-    groups = ["group"] if "group" in columns and "group" not in known else []
-    return [each for each in (attributes, tuple(groups)) if each] or [()]
-
-
-def _shuffled(
-    columns: Columns, crossed: Sequence[str], least: int, where: str, seed: int, even: bool = True
-) -> list[Tensor]:
-    """The indices of each configuration of the crossed columns in random order: all, or as many as the rarest has."""
-    for name in crossed:
-        if name not in columns:
-            raise unknown("attribute", name, columns)
-    if len(values := columns[crossed[0]].unique()) < 2:
-        raise EvenlyError(
-            f"{crossed[0]} has one value, {int(values[0])}, throughout {where}; there is nothing to tell apart"
-        )
-    cells = _cells(columns, crossed, where)
-    present, member = torch.stack([columns[name] for name in crossed], 1).unique(dim=0, return_inverse=True)
-    counts = dict(zip(map(tuple, present.tolist()), torch.bincount(member).tolist(), strict=True))
-    total = math.prod(map(len, cells)) if isinstance(cells, list) else len(cells)
-    rarest = next((cell for cell in product(*cells) if cell not in counts), None) if isinstance(cells, list) else None
-    rarest = rarest or min(counts, key=lambda cell: counts[cell])
-    if (count := counts.get(rarest, 0)) < least:
-        lacking = ", ".join(f"{name} {value}" for name, value in zip(crossed, rarest, strict=True))
-        raise EvenlyError(
-            f"{where} has {count} examples of {lacking}, and a probe of {crossed[0]} needs {least} in each of {total} "
-            f"cells, {least * total} in all; add examples"
-            + (", or balance over less, e.g. against=()" if len(crossed) > 1 else "")
-        )
-    draws = []
-    for i, cell in enumerate(map(tuple, present.tolist())):
-        each = (member == i).nonzero()[:, 0]
-        order = torch.randperm(len(each), generator=generator(seed, "probe", *crossed, *cell))
-        draws.append(each[order[: count if even else None]])
-    return draws
-
-
-def _same_values(columns: Mapping[str, Tensor], others: Mapping[str, Tensor], crossed: Sequence[str], to: str) -> None:
-    for name in crossed:
-        if name not in columns:
-            raise unknown("attribute", name, columns)
-        if name not in others:
-            raise EvenlyError(f"the {to} set has no attribute {name!r}; give it to both sets, or leave held_out out")
-        mine, its = (set(each[name].tolist()) for each in (columns, others))
-        if mine != its:
-            raise EvenlyError(
-                f"{name} has the value {min(mine ^ its)} in one of the two sets only; give sets that both have it"
-            )
-
-
-def _cells(columns: Mapping[str, Tensor], crossed: Sequence[str], where: str) -> list[list[int]] | set[tuple[int, ...]]:
-    """The configurations that must be there: the values of each column, all of which are to meet, or a set of them.
-
-    Groups may be made of the label, e.g. one for each (label, background); then each label has its own.
-    """
-    if list(crossed) != ["label", "group"]:
-        return [columns[name].unique().tolist() for name in crossed]
-    label, group = columns["label"], columns["group"]
-    of_label = [set(group[label == value].tolist()) for value in label.unique()]
-    if all(each == of_label[0] for each in of_label):
-        return [columns[name].unique().tolist() for name in crossed]
-    if len({len(each) for each in of_label}) > 1 or sum(map(len, of_label)) > len(set.union(*of_label)):
-        raise EvenlyError(
-            f"some groups in {where} lack some labels, so the label cannot be balanced over them; "
-            "give against= the attributes to balance over, or ()"
-        )
-    return {(int(k), g) for k, each in zip(label.unique(), of_label, strict=True) for g in each}
-
-
-def _joined(cells: list[Tensor]) -> Tensor:
-    return torch.cat(cells).sort().values
-
-
 class _Features:
-    """Features of the examples that any probe asks for, looked up by their index."""
+    """Features of the examples that any probe needs, found by their index."""
 
     def __init__(self, model: nn.Module, split: Split, parts: Sequence[Tensor], layer: str | None) -> None:
         self.index = torch.cat(list(parts)).unique()
@@ -380,20 +203,17 @@ class _Features:
         return rows
 
 
-def _probed(
-    name: str,
-    fit: tuple[np.ndarray, Tensor],
-    measure: tuple[np.ndarray, Tensor],
-    indices: tuple[Tensor, Tensor],
-    over: tuple[str, ...] | None,
-    seed: int,
-) -> Probe:
-    features, answers, asked = fit[0], fit[1].numpy(), measure[1].numpy()
-    C, weights, bias = _fitted(features, answers, derive(seed, "folds", name) % 2**32)
-    values, counts = np.unique(answers, return_counts=True)
-    logits = measure[0] @ weights.T + bias
-    told = values[(logits[:, 0] > 0).astype(int) if len(values) == 2 else logits.argmax(1)]
-    wrong, n = int((told != asked).sum()), len(told)
+Examples = tuple[np.ndarray, np.ndarray]
+"""Features (M, D) and values of an attribute (M,)."""
+
+
+def _probed(name: str, draw: Draw, fit: Examples, measure: Examples, seed: int) -> Probe:
+    features, answers = measure
+    C, weights, bias = _fitted(*fit, derive(seed, "folds", name) % 2**32)
+    values, counts = np.unique(fit[1], return_counts=True)
+    logits = features @ weights.T + bias
+    predicted = values[(logits[:, 0] > 0).astype(int) if len(values) == 2 else logits.argmax(1)]
+    wrong, n = int((predicted != answers).sum()), len(predicted)
     low, high = wilson(wrong, n)
     return Probe(
         attribute=name,
@@ -401,15 +221,15 @@ def _probed(
         low=low,
         high=high,
         n=n,
-        chance=float((asked != values[counts.argmax()]).mean()),
+        chance=float((answers != values[counts.argmax()]).mean()),
         values=tuple(values.tolist()),
         C=C,
-        balanced=over is not None,
-        balanced_over=over or (),
+        balanced=draw.balanced_over is not None,
+        balanced_over=draw.balanced_over or (),
         weights=torch.from_numpy(weights),
         bias=torch.from_numpy(bias),
-        fitted=indices[0],
-        held_out=indices[1],
+        fitted=draw.fit,
+        held_out=draw.measure,
     )
 
 

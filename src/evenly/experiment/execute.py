@@ -6,6 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from evenly.runs.network import NetworkSpec, save_network
 from evenly.runs.plan import Plan
 from evenly.runs.results import DataSummary, InferredGroups, Measured, RunResult, Usage
 from evenly.runs.run import Recorded, Run, load
-from evenly.settings import Execution, Recording, settings_of
+from evenly.settings import Execution
 
 Show = Callable[[float, str], None]
 
@@ -127,9 +128,8 @@ def _fit(plan: Plan, prepared: Prepared, folder: RunFolder | None, execution: Ex
     rates = {name: getattr(settings, name) for name in ("lr", "momentum", "weight_decay", "rho")}
     record = None
     if plan.record is not None:
-        options = {name: getattr(plan.record, name) for name in settings_of(Recording)}
-        Recorder(prepared.data, **options).check(prepared.fresh())
-        record = lambda data: Recorder(data, **options)  # noqa: E731
+        Recorder(prepared.data, plan.record).check(prepared.fresh())
+        record = partial(Recorder, recording=plan.record)
     return Fit(
         settings,
         builder(plan.optimizer.given or plan.optimizer.name, **rates),
@@ -188,7 +188,7 @@ def _results(
     device = next((p.device for p in trained.model.parameters()), torch.device("cpu"))
     added = None if selection is None else selection.details.get("ever_added")
     return RunResult(
-        data=summary_of(data),
+        data=DataSummary.of(data),
         method=plan.method.name,
         optimizer=plan.optimizer.name,
         seed=plan.seed,
@@ -210,19 +210,6 @@ def _results(
         used=None if trained.seen_counts is None else Usage(**_tuples(usage(trained.seen_counts, data))),
         inferred_groups=None if inferred is None else InferredGroups.from_dict(inferred.to_dict()),
         remarks=trained.remarks,
-    )
-
-
-def summary_of(data: Data) -> DataSummary:
-    """What pages show of the data."""
-    return DataSummary(
-        data.name,
-        data.about,
-        {name: len(split) for name, split in data.splits.items()},
-        tuple(map(str, data.class_names or (f"class {k}" for k in range(data.classes)))),
-        tuple(data.measured_names),
-        data.group_count,
-        dict(data.options),
     )
 
 

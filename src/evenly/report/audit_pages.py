@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenly.diagnose.auditing import SHOWN, Audit, Share, check_pair
+from evenly.diagnose.findings import SHOWN, Audit, Share, check_pair
 from evenly.diagnose.importance import gini_if_any, lorenz
 from evenly.report import figures
 from evenly.report.blocks import (
@@ -135,7 +135,7 @@ def _group_cells(shares: Sequence[Share | None], audits: Sequence[Audit]) -> lis
         if share is None:
             cells += [Cell("–"), Cell("–")]
             continue
-        failed = audit.by != "cluster" and audit.below(share, len(audit.groups))
+        failed = audit.by != "cluster" and audit.is_below(share, len(audit.groups))
         cells.append(_percent(share.accuracy, *share.interval, "lowered" if failed else ""))
         cells.append(Cell(f"{share.loss:.3f}", value=share.loss))
     return cells
@@ -190,7 +190,7 @@ def importance(audits: Sequence[Audit]) -> Panels:
 
 
 def _sampled(audit: Audit) -> str:
-    return f"{audit.looked_at['training examples']:,}"
+    return f"{audit.sampled:,}"
 
 
 def _lorenz(weights: Tensor) -> list[tuple[list[float], list[float]]]:
@@ -222,14 +222,13 @@ def forgetting(audits: Sequence[Audit]) -> Panels | None:
 
 def eigenvalues(audits: Sequence[Audit]) -> Table | None:
     """A row per eigenvalue."""
-    spectra = [each.spectrum for each in audits if each.spectrum is not None]
-    if not spectra:
-        return None
+    spectra = [each.spectrum for each in audits]
+    most = max(0 if each is None else len(each.eigenvalues) for each in spectra)
     rows = []
-    for k in range(max(len(each.eigenvalues) for each in spectra)):
+    for k in range(most):
         cells = []
         for each in spectra:
-            if k >= len(each.eigenvalues):
+            if each is None or k >= len(each.eigenvalues):
                 cells += [Cell("–"), Cell("–")]
                 continue
             value, residual = float(each.eigenvalues[k]), float(each.residuals[k])
@@ -240,10 +239,8 @@ def eigenvalues(audits: Sequence[Audit]) -> Table | None:
         f"The largest of the Hessian of the mean training loss, over {_sampled(audits[0])} examples. "
         "An eigenvalue that occurs several times is listed once."
     )
-    with_spectrum = [each for each in audits if each.spectrum is not None]
-    columns = _columns(with_spectrum, "value", "residual") if len(spectra) == len(audits) else []
-    columns = columns or [f"{each.name}: {name}" for each in with_spectrum for name in ("value", "residual")]
-    return Table(["eigenvalue", *columns], rows, caption, "Largest eigenvalues")
+    columns = ["eigenvalue", *_columns(audits, "value", "residual")]
+    return Table(columns, rows, caption, "Largest eigenvalues") if rows else None
 
 
 def density(audits: Sequence[Audit]) -> Panels | None:
@@ -326,13 +323,7 @@ def hardest_table(audit: Audit) -> Table:
 
 def facts(audit: Audit) -> Facts:
     """Sizes, and what could not be measured."""
-    data = audit.data
-    names = data.class_names or range(data.classes)
-    sizes = {name: len(split) for name, split in data.splits.items()}
-    summary = DataSummary(
-        data.name, data.about, sizes, tuple(map(str, names)), tuple(data.measured_names), data.group_count
-    )
-    sampled = [Fact(f"{what} used", f"{count:,}") for what, count in audit.looked_at.items()]
     missing = [Fact(f"no {what}", reason) for what, reason in audit.missing.items()]
     first = [Fact("split judged on", audit.split.name), Fact("SAM's rho", f"{audit.rho:g}")]
-    return Facts([*first, *data_facts(summary), *sampled, *missing], audit.name)
+    sampled = Fact("training examples used", f"{audit.sampled:,}")
+    return Facts([*first, *data_facts(DataSummary.of(audit.data)), sampled, *missing], audit.name)

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evenly.report import figures
 from evenly.report.blocks import Block, Gallery, Page, Prose, Section, Verdicts, present
 from evenly.report.comparison_words import closing, opening, verdicts
 from evenly.report.facts import comparison_facts
-from evenly.report.figures import Style
 from evenly.report.formats import counted
-from evenly.report.gallery import gallery
 from evenly.report.groups import accuracy_bars, accuracy_table, cost_to_reach_table, origins, over_epochs
 from evenly.report.rendering import footer
 from evenly.report.results_table import results_table
-from evenly.report.sweeps import sweep_blocks
+from evenly.report.run_pages import gallery
+from evenly.report.sweeps import arm_styles, runs_by_arm, sweep_blocks
 from evenly.report.training_figures import alignments, training
-from evenly.runs.arms import Arm
 from evenly.runs.comparison import Comparison
 
 HOW_TO_READ = (
     "Cost is counted in example-gradients: one forward and backward pass of one example. A forward pass alone counts a "
     "third. Costs are given as multiples of what plain training (ERM) costs with the settings common to all methods, "
-    "for all the epochs set. This is 1 also where patience stopped ERM earlier. Evaluation on validation is counted "
-    "separately.",
+    "for all the epochs set, even if patience stopped ERM earlier. Evaluation on validation is counted separately.",
     "A control trains for the same cost without the method's idea: random upsampling for USEFUL, longer plain training "
     "for SAM, plain training stopped early for a method that is cheaper. It separates the method's idea from more "
     "steps, at this cost; at a higher cost the gap may close. Settings of a method's own are listed above; a control "
@@ -56,31 +52,25 @@ def comparison_page(
 
 def section(comparison: Comparison, k: int) -> Section:
     """Everything about one data set: what was run, the table, the figures, the examples."""
-    styles, prefix = arm_styles(comparison), f"d{k}"
+    first, prefix = comparison.rows[0].result, f"d{k}"
+    styles, runs = arm_styles(comparison), runs_by_arm(comparison)
     blocks: list[Block | None]
     if comparison.plan.sweep:
         blocks = sweep_blocks(comparison, styles, prefix)
     else:
-        runs = {arm.name: [run for (other, _), run in comparison.runs.items() if other == arm] for arm in styles}
         blocks = [
             results_table(comparison, styles),
-            alignments(comparison, styles, f"{prefix}-alignment"),
-            training(comparison, styles, f"{prefix}-training"),
+            alignments(runs, styles, f"{prefix}-alignment"),
+            training(runs, styles, f"{prefix}-training"),
             accuracy_bars(comparison, styles, f"{prefix}-group"),
             accuracy_table(comparison),
-            over_epochs({name: of_arm for name, of_arm in runs.items() if of_arm}, f"{prefix}-epochs"),
-            origins(comparison),
+            over_epochs(runs, f"{prefix}-epochs"),
+            origins({each.arm.pair: each.used for each in comparison.arms if each.used is not None}, first),
             cost_to_reach_table(comparison),
         ]
-    about = comparison.rows[0].result.data.about
-    blocks = [Prose([about]) if about else None, comparison_facts(comparison), *blocks, first_gallery(comparison)]
+    about = Prose([first.data.about]) if first.data.about else None
+    blocks = [about, comparison_facts(comparison), *blocks, first_gallery(comparison)]
     return Section(comparison.data, f"data-{k}", present(blocks))
-
-
-def arm_styles(comparison: Comparison) -> dict[Arm, Style]:
-    """A style for every arm that is no control."""
-    styles = figures.styles([(each.arm.method, each.arm.optimizer) for each in comparison.arms])
-    return {each.arm: styles[each.arm.method, each.arm.optimizer] for each in comparison.arms}
 
 
 def first_gallery(comparison: Comparison) -> Gallery | None:

@@ -9,22 +9,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from evenly.engine.accuracy import group_accuracy, wilson
+from evenly.report.comparison_words import headline, sentences
 from evenly.report.formats import bounds, counted, interval, listed, multiple, number, percent, points, times
 from evenly.report.names import METRIC_NAMES, RULES, has_metric
 from evenly.report.run_words import erm_in_full, inferred_groups, uncaptured, worst_group
+from evenly.runs.arms import point_name
+from evenly.runs.comparison import Comparison
+from evenly.runs.predictions import Predictions
 from evenly.runs.results import SHOWN
+from evenly.runs.run import Run
+from evenly.runs.summary import Difference, Summary
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
-    from evenly.diagnose.auditing import Audit
+    from evenly.diagnose.findings import Audit
     from evenly.diagnose.stability import StabilityCard
-    from evenly.runs.comparison import Comparison
-    from evenly.runs.predictions import Predictions
-    from evenly.runs.run import Run
-    from evenly.runs.summary import Difference, Summary
     from evenly.theory.stability import PhaseDiagram
 
 WIDEST_NAME = 23
@@ -66,21 +69,14 @@ def show_predictions(predictions: Predictions, file: Path) -> None:
         _line("accuracy", f"{predictions.accuracy:.1%}   {bounds(limits)}")
         if predictions.groups is not None:
             by_group = group_accuracy(predictions.probabilities, predictions.true_labels, predictions.groups)
-            n = int(by_group.counts[by_group.worst_group])
-            limits = wilson(round(by_group.worst * n), n)
-            _line(
-                "worst group",
-                f"{by_group.worst:.1%}   group {by_group.worst_group}: {counted(n, 'example')} {bounds(limits)}",
-            )
+            worst, n = by_group.worst_group, int(by_group.counts[by_group.worst_group])
+            examples = f"{counted(n, 'example')} {bounds(wilson(round(by_group.worst * n), n))}"
+            _line("worst group", f"{by_group.worst:.1%}   group {worst}: {examples}")
     print(f"  {'file':<22}{file}")
 
 
 def show_comparisons(comparisons: Iterable[Comparison], page: Path) -> None:
     """Each comparison as a table, and what it says."""
-    from rich.console import Console
-
-    from evenly.report.comparison_words import sentences
-
     console = Console()
     for comparison in comparisons:
         console.print(comparison_table(comparison))
@@ -95,16 +91,11 @@ def comparison_table(comparison: Comparison) -> Table:
 
     In a sweep the methods stand under the values that they were run at.
     """
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    from evenly.report.comparison_words import headline
-
     metric, plan = headline(comparison), comparison.plan
     worst = "worst_group" if has_metric(comparison.summary, "worst_group") else "worst_class"
     captured = uncaptured([row.result for row in comparison.rows])
     caption = f"{SHOWN[plan.judged]} set; weights of the {RULES.get(plan.rule, plan.rule)}"
-    table = RichTable(
+    table = Table(
         title=Text(comparison.data),
         caption=Text(f"{caption}\n{captured}".strip()),
         box=None,
@@ -134,15 +125,11 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def _point_heading(summary: Summary) -> str:
-    from evenly.runs.arms import point_name
-
     parts = point_name(summary.arm.swept).split(", ") if summary.arm.swept else []
     return "\n".join(line for part in parts for line in textwrap.wrap(part, WIDEST_NAME))
 
 
 def _difference(difference: Difference | None) -> Text:
-    from rich.text import Text
-
     if difference is None:
         return Text("")
     return Text(f"{points(difference)} {interval(difference)}".strip(), style=OUTCOME_STYLES[difference.outcome])

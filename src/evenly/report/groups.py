@@ -12,11 +12,10 @@ from evenly.report.blocks import Cell, Panel, Panels, Row, Table
 from evenly.report.comparison_words import seeds_reached, unknown_costs
 from evenly.report.figures import Bar, Curve, Style
 from evenly.report.formats import bounds, listed, multiple, number, sentence, signed
-from evenly.report.names import group_name, run_label
-from evenly.runs.arms import Arm
+from evenly.report.names import group_name
 from evenly.runs.comparison import Comparison
 from evenly.runs.cost_to_reach import Level, changed_after_training
-from evenly.runs.results import SHOWN
+from evenly.runs.results import SHOWN, RunResult, Usage
 from evenly.runs.run import Run
 from evenly.runs.summary import Summary
 
@@ -26,7 +25,6 @@ MOST_BARS = 12
 """Groups with a panel of bars at most: likewise."""
 MOST_ROWS = 40
 """Groups in a table at most: likewise."""
-USED = "Different training examples of each group that the weights used were trained on, in the last stage."
 
 
 def over_epochs(runs: Mapping[str, Sequence[Run]], prefix: str) -> Panels | None:
@@ -63,8 +61,7 @@ def over_epochs(runs: Mapping[str, Sequence[Run]], prefix: str) -> Panels | None
         return None
     caption = "Validation accuracy of each group, after every epoch with an evaluation."
     count = len(next(iter(runs.values()))[0].results.data.group_names)
-    if count > MOST_LINES:
-        caption += f" Of {count} groups, the {MOST_LINES} where {panels[0].title} does worst."
+    caption += _left_out(count, range(MOST_LINES), panels[0].title)
     notes = [f"The groups of {listed(labels)} are inferred: {names}." for names, labels in inferred.items()] + notes
     return Panels("Groups over epochs", panels, " ".join([caption, *notes]), list(styles.items()))
 
@@ -100,23 +97,24 @@ def _lines(runs: Sequence[Run], styles: dict[str, Style]) -> list[Curve]:
     return lines
 
 
-def accuracy_bars(comparison: Comparison, styles: Mapping[Arm, Style], prefix: str) -> Panels | None:
+def accuracy_bars(comparison: Comparison, styles: Mapping[str, Style], prefix: str) -> Panels | None:
     """Accuracy of every group by method, a panel per group."""
     arms = [each for each in comparison.arms if each.groups]
     if not arms:
         return None
     groups = _worst(arms[0].groups, MOST_BARS)
-    names, sizes = comparison.rows[0].result.data.group_names, _training_sizes(comparison)
+    first = comparison.rows[0].result
+    names, sizes = first.data.group_names, first.splits["train"].group_counts if "train" in first.splits else ()
     panels = []
     for g in groups:
-        rows = [_bar(comparison, each, styles[each.arm], g) for each in arms]
+        rows = [_bar(comparison, each, styles[each.arm.name], g) for each in arms]
         note = f"{sizes[g]:,} of {sum(sizes):,} training examples" if g < len(sizes) else ""
         svg = figures.bars(rows, prefix=f"{prefix}{g}", label=f"Accuracy in group {group_name(names, g)}")
         panels.append(Panel(group_name(names, g), svg, note))
     caption = f"{SHOWN[comparison.plan.judged].capitalize()} accuracy of each group."
     caption += " Bars are means, circles are seeds." if len(comparison.plan.seeds) > 1 else ""
     caption += " A vertical stroke marks the control of equal cost." if any(each.control for each in arms) else ""
-    return Panels("Accuracy by group", panels, caption + _left_out(arms[0], groups))
+    return Panels("Accuracy by group", panels, caption + _left_out(len(arms[0].groups), groups, arms[0].arm.name))
 
 
 def accuracy_table(comparison: Comparison) -> Table | None:
@@ -136,45 +134,40 @@ def accuracy_table(comparison: Comparison) -> Table | None:
         f"{split.capitalize()} accuracy of each group{averaged}. The brackets are Wilson's 95% interval for the number "
         "of examples that one seed measures."
     )
-    return Table(columns, rows, caption + _left_out(arms[0], groups), "Groups in numbers")
+    return Table(columns, rows, caption + _left_out(len(arms[0].groups), groups, arms[0].arm.name), "Groups in numbers")
 
 
-def origins(comparison: Comparison) -> Table | None:
-    """How many different training examples of every group each method used, and how often it showed them."""
-    sizes, names = _training_sizes(comparison), comparison.rows[0].result.data.group_names
-    arms = [(each, each.used) for each in comparison.arms if each.used is not None]
-    if not sizes or all(each.arm.method == "erm" for each, _ in arms):
+def origins(usages: Mapping[str, Usage], result: RunResult) -> Table | None:
+    """How many different training examples of every group each method used, and how often it showed them; nothing where
+    every method showed every example equally often.
+
+    Args:
+        usages: by the method's label.
+        result: of one of the runs, for the names and sizes of the groups.
+    """
+    train = result.splits.get("train")
+    sizes = () if train is None else train.group_counts
+    usages = {label: used for label, used in usages.items() if used.groups}
+    if not sizes or all(_uniform(used, sizes) for used in usages.values()):
         return None
-    groups = _worst(arms[0][0].groups or [None] * len(sizes), MOST_ROWS)
-    rows = []
+    names, groups, rows = result.data.group_names, _worst(result.measured.groups, MOST_ROWS), []
     for g in groups:
-        pairs = [(used.groups[g], used.groups_shown[g]) for _, used in arms]
+        pairs = [(used.groups[g], used.groups_shown[g]) for used in usages.values()]
         cells = [Cell(f"{count:,.0f}", f"× {shown / count:,.1f}" if count else "") for count, shown in pairs]
         rows.append(Row(group_name(names, g), [Cell(f"{sizes[g]:,}"), *cells]))
-    columns = ["group", "in training", *(f"{each.arm.pair}, used" for each, _ in arms)]
-    least = [_least_used(each.arm.pair, used.groups, sizes, names) for each, used in arms]
-    caption = " ".join([f"{USED} × how often each was shown, on average.", *filter(None, least)])
-    return Table(columns, rows, caption + _left_out(arms[0][0], groups), "Where the examples came from")
-
-
-def origins_of_run(run: Run) -> Table | None:
-    """The same for one run; nothing where every example was shown equally often."""
-    used, train, names = run.results.used, run.results.splits.get("train"), run.results.data.group_names
-    if used is None or not used.groups or train is None or not train.group_counts:
-        return None
-    sizes, pairs = train.group_counts, list(zip(used.groups, used.groups_shown, strict=True))
-    all_used = all(count == size for count, size in zip(used.groups, sizes, strict=True))
-    if all_used and len({shown / count for count, shown in pairs if count}) == 1:
-        return None
-    rows = []
-    for g in _worst(train.groups, MOST_ROWS):
-        (count, shown), size = pairs[g], sizes[g]
-        share = Cell(number(count / size if size else None))
-        cells = [Cell(f"{size:,}"), Cell(f"{count:,.0f}"), share, Cell(f"{shown / count:,.1f}" if count else "–")]
-        rows.append(Row(group_name(names, g), cells))
-    columns = ["group", "in training", "used", "used, %", "shown, times each"]
-    caption = f"{USED} {_least_used(run_label(run.results), used.groups, sizes, names)}".strip()
+    said = [
+        "Different training examples of each group that the weights used were trained on, in the last stage.",
+        "× is how often each was shown, on average.",
+    ]
+    said += filter(None, (_least_used(label, used.groups, sizes, names) for label, used in usages.items()))
+    caption = " ".join(said) + _left_out(len(sizes), groups, next(iter(usages)))
+    columns = ["group", "in training", *(f"{label}, used" for label in usages)]
     return Table(columns, rows, caption, "Where the examples came from")
+
+
+def _uniform(used: Usage, sizes: Sequence[int]) -> bool:
+    times = {round(shown / count, 6) for count, shown in zip(used.groups, used.groups_shown, strict=True) if count}
+    return tuple(used.groups) == tuple(sizes) and len(times) == 1
 
 
 def cost_to_reach_table(comparison: Comparison) -> Table | None:
@@ -241,14 +234,8 @@ def _worst(accuracies: Iterable[float | None], most: int) -> list[int]:
     return sorted(g for _, g in ranked[:most])
 
 
-def _left_out(first: Summary, groups: Sequence[int]) -> str:
-    total = len(first.groups) or len(groups)
-    return f" Of {total} groups, the {len(groups)} where {first.arm.name} does worst." if len(groups) < total else ""
-
-
-def _training_sizes(comparison: Comparison) -> Sequence[int]:
-    train = comparison.rows[0].result.splits.get("train")
-    return () if train is None else train.group_counts
+def _left_out(total: int, groups: Sequence[int], label: str) -> str:
+    return f" Of {total} groups, the {len(groups)} where {label} does worst." if len(groups) < total else ""
 
 
 def _bar(comparison: Comparison, summary: Summary, style: Style, group: int) -> Bar:

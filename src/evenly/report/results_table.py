@@ -12,7 +12,6 @@ from evenly.report.comparison_words import headline
 from evenly.report.figures import Style
 from evenly.report.formats import interval, multiple, number, points
 from evenly.report.names import METRIC_COLUMNS, METRIC_NAMES, RULES, has_metric
-from evenly.runs.arms import Arm
 from evenly.runs.comparison import Comparison
 from evenly.runs.results import SHOWN
 from evenly.runs.summary import Difference, Summary
@@ -51,7 +50,7 @@ def scale_of(comparison: Comparison) -> Scale | None:
     return Scale(low - room, high + room)
 
 
-def results_table(comparison: Comparison, styles: Mapping[Arm, Style], scale: Scale | None = None) -> Table:
+def results_table(comparison: Comparison, styles: Mapping[str, Style], scale: Scale | None = None) -> Table:
     """The table; differences are drawn on the comparison's own scale or a given one."""
     metric, scale = headline(comparison), scale or scale_of(comparison)
     metrics = [name for name in METRIC_COLUMNS if name != "worst_class" and has_metric(comparison.summary, name)]
@@ -62,7 +61,7 @@ def results_table(comparison: Comparison, styles: Mapping[Arm, Style], scale: Sc
         if comparison.by_arm(each.arm.control_of) is not None:
             continue
         cells = _values(each, metrics, chosen) + _difference(each.difference(metric), scale)
-        rows.append(Row(each.arm.pair, cells, each.arm.control_of is not None, style=styles.get(each.arm)))
+        rows.append(Row(each.arm.pair, cells, each.arm.control_of is not None, style=styles.get(each.arm.name)))
         if (control := comparison.by_arm(each.control)) is not None:
             note = "control, same cost" if control.arm.control_of else "control, as above"
             cells = _values(control, metrics, chosen) + _difference(None, scale)

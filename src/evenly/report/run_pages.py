@@ -9,33 +9,33 @@ from itertools import accumulate, pairwise
 from evenly.engine.trained import Selection
 from evenly.methods.early import FALLEN, SHRUNK, drop_has_shrunk
 from evenly.report import figures
-from evenly.report.blocks import Block, Cell, Page, Panel, Panels, Prose, Row, Section, Table, present
+from evenly.report.blocks import Block, Cell, Gallery, Page, Panel, Panels, Picture, Prose, Row, Section, Table, present
 from evenly.report.facts import run_facts
-from evenly.report.figures import Curve, Style
-from evenly.report.formats import bounds, number
-from evenly.report.gallery import gallery
-from evenly.report.groups import cost_to_reach_of_run, origins_of_run, over_epochs
+from evenly.report.figures import Curve, Style, data_uri
+from evenly.report.formats import bounds, number, percent
+from evenly.report.groups import cost_to_reach_of_run, origins, over_epochs
 from evenly.report.names import METRIC_COLUMNS, RULES, group_name, run_label
 from evenly.report.rendering import footer
 from evenly.report.run_words import run_sentences
-from evenly.report.training_figures import STYLES, alignments_of_run, legend, training_of_run
+from evenly.report.training_figures import STYLES, alignments, legend, training_of_run
 from evenly.runs.arms import Arm
+from evenly.runs.examples import Example, Examples, read_examples
 from evenly.runs.results import SHOWN, Measured, RunResult
 from evenly.runs.run import Run
 
 
 def run_page(run: Run) -> Page:
     """What the page of a run holds."""
-    result = run.results
+    result, pair = run.results, Arm(run.results.method, run.results.optimizer).pair
     blocks: list[Block | None] = [
         run_facts(run),
         split_table(result),
         group_table(result),
-        origins_of_run(run),
+        None if result.used is None else origins({pair: result.used}, result),
         training_of_run(run),
-        over_epochs({Arm(result.method, result.optimizer).pair: [run]}, "groups"),
+        over_epochs({pair: [run]}, "groups"),
         cost_to_reach_of_run(run),
-        alignments_of_run(run),
+        alignments({pair: [run]}, {pair: Style(1)}, "alignment"),
         None if run.selection is None else separation(run.selection),
         gallery(run, result.method),
     ]
@@ -126,6 +126,47 @@ def _separation_reason(losses: Sequence[float], decided: str) -> str:
     own = next((t for t in range(1, epoch + 1) if drop_has_shrunk(list(losses[:t]))), None)
     would = f"would have waited for {rule}" if own is None else f"would have taken epoch {own}, {rule}"
     return f"The separating epoch was set to {epoch}. The rule {would}."
+
+
+def gallery(run: Run, label: str) -> Gallery | None:
+    """What a run's method selected and why, with the examples in its folder; None where it selects none by design."""
+    if run.selection is None:
+        return None
+    examples = (None if run.folder is None else read_examples(run.folder)) or Examples()
+    total, count = run.results.data.sizes["train"], len(run.selection.indices)
+    caption = f"{label} selected {f'{count:,}' if count else 'none'} of {total:,} training examples"
+    said = [f"{caption}: {run.selection.why}."]
+    for share in examples.shares:
+        if share.selected and share.total_minority:
+            grouping = "" if share.grouping == "group" else f" (by {share.grouping})"
+            within, overall = share.selected_minority / share.selected, share.total_minority / share.total
+            said.append(
+                f"Of these, {share.selected_minority:,} ({percent(within)}) are from minority groups{grouping}, "
+                f"which hold {percent(overall)} of the training set."
+            )
+    if any(example.minority for example in (*examples.selected, *examples.others)):
+        said.append("Outlined: from a group with less than half as many examples as the average group.")
+    kinds = (("selected", count, examples.selected), ("others", total - count, examples.others))
+    sets = [
+        (f"{kind}: {len(pictures)} of {of_kind:,}, drawn at random", pictures)
+        for kind, of_kind, drawn in kinds
+        if (pictures := _pictures(drawn))
+    ]
+    return Gallery("Examples selected", sets, " ".join(said))
+
+
+def _pictures(examples: Sequence[Example]) -> list[Picture]:
+    return [
+        Picture(
+            each.group or each.label,
+            each.description,
+            "" if each.png is None else data_uri(each.png),
+            each.text,
+            each.minority,
+        )
+        for each in examples
+        if each.text or each.png is not None
+    ]
 
 
 def _loss(measured: Measured) -> str:

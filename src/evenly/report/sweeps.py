@@ -18,13 +18,14 @@ from evenly.report.training_figures import alignments, legend, training, what_li
 from evenly.runs.arms import Arm, point_name
 from evenly.runs.comparison import Comparison
 from evenly.runs.results import SHOWN
+from evenly.runs.run import Run
 from evenly.runs.summary import Summary
 
 MOST_POINTS = 6
 """Combinations of swept values whose curves and groups are drawn at most; every one has its table."""
 
 
-def sweep_blocks(comparison: Comparison, styles: Mapping[Arm, Style], prefix: str) -> list[Block | None]:
+def sweep_blocks(comparison: Comparison, styles: Mapping[str, Style], prefix: str) -> list[Block | None]:
     """Everything about a sweep."""
     scale = scale_of(comparison)
     blocks: list[Block | None] = [over_values(comparison, styles, f"{prefix}-sweep")]
@@ -34,12 +35,27 @@ def sweep_blocks(comparison: Comparison, styles: Mapping[Arm, Style], prefix: st
         blocks.append(table if k == 0 else replace(table, caption=f"As above, at {name}."))
         if k < MOST_POINTS:
             drawn = [
-                alignments(part, styles, f"{prefix}-{k}-alignment"),
-                training(part, styles, f"{prefix}-{k}-training"),
+                alignments(runs_by_arm(part), styles, f"{prefix}-{k}-alignment"),
+                training(runs_by_arm(part), styles, f"{prefix}-{k}-training"),
                 accuracy_bars(part, styles, f"{prefix}-{k}-group"),
             ]
             blocks += [replace(block, title=f"{block.title}, {name}") for block in drawn if block is not None]
     return blocks
+
+
+def arm_styles(comparison: Comparison) -> dict[str, Style]:
+    """A style for every arm that is no control, by its name."""
+    styles = figures.styles([(each.arm.method, each.arm.optimizer) for each in comparison.arms])
+    return {each.arm.name: styles[each.arm.method, each.arm.optimizer] for each in comparison.arms}
+
+
+def runs_by_arm(comparison: Comparison) -> dict[str, list[Run]]:
+    """The runs of every arm that is no control, one per seed, by its name; arms without runs are left out."""
+    runs: dict[str, list[Run]] = {}
+    for (arm, _), run in comparison.runs.items():
+        if arm.control_of is None:
+            runs.setdefault(arm.name, []).append(run)
+    return runs
 
 
 def by_point(comparison: Comparison) -> list[tuple[str, list[Summary]]]:
@@ -56,7 +72,7 @@ def by_point(comparison: Comparison) -> list[tuple[str, list[Summary]]]:
     return [(point_name(point.swept), [each for each in arms if each.arm.within(point)]) for point in points]
 
 
-def over_values(comparison: Comparison, styles: Mapping[Arm, Style], prefix: str) -> Panels | None:
+def over_values(comparison: Comparison, styles: Mapping[str, Style], prefix: str) -> Panels | None:
     """The headline metric against each swept number, a line per arm; a panel for each combination of other values."""
     metric, sweep = headline(comparison), comparison.plan.sweep
     arms = [each for each in comparison.arms if metric in each.metrics]
@@ -101,7 +117,7 @@ def _without(name: str, arm: Arm) -> Arm:
 
 
 def _lines(
-    name: str, values: Sequence[float], arms: Sequence[Summary], metric: str, styles: Mapping[Arm, Style]
+    name: str, values: Sequence[float], arms: Sequence[Summary], metric: str, styles: Mapping[str, Style]
 ) -> list[Curve]:
     """A curve over a swept number for each method with its optimizer; level for arms that the number does not vary."""
     points: dict[str, list[tuple[float, Summary]]] = {}
@@ -113,7 +129,7 @@ def _lines(
         of_pair.sort(key=lambda point: point[0])
         xs = [x for x, _ in of_pair]
         seeds = zip(*(each.metrics[metric].values for _, each in of_pair), strict=False)
-        lines.append(Curve(pair, styles[of_pair[0][1].arm], [(xs, ys) for ys in seeds]))
+        lines.append(Curve(pair, styles[of_pair[0][1].arm.name], [(xs, ys) for ys in seeds]))
     return lines
 
 

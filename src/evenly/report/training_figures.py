@@ -9,8 +9,6 @@ from typing import Any
 from evenly.report import figures
 from evenly.report.blocks import Panel, Panels
 from evenly.report.figures import Curve, Style
-from evenly.runs.arms import Arm
-from evenly.runs.comparison import Comparison
 from evenly.runs.run import History, Run
 
 STYLES = {"training": Style(1), "validation": Style(2)}
@@ -31,27 +29,34 @@ def series(history: History, path: Sequence[str], unit: float | None = None) -> 
     return xs, ys
 
 
-def training(comparison: Comparison, styles: Mapping[Arm, Style], prefix: str) -> Panels | None:
-    """Training loss over epochs; validation accuracy and worst group over cost."""
+def training(runs: Mapping[str, Sequence[Run]], styles: Mapping[str, Style], prefix: str) -> Panels | None:
+    """Training loss over epochs; validation accuracy and worst group over cost.
+
+    Args:
+        runs: the runs of each method, one per seed, by the method's label.
+    """
+    metrics = {
+        "training loss": "train_loss",
+        "validation accuracy": "accuracy",
+        "validation, worst group": "worst_group",
+    }
     panels, drawn = [], []
-    if losses := _curves(comparison, styles, ("train_loss",)):
-        drawn.append(losses)
-        log = figures.spans([y for line in losses for y in line.mean()[1]], 30)
-        svg = figures.curves(losses, prefix=f"{prefix}1", label="Training loss by epoch", log_y=log)
-        panels.append(Panel("training loss", svg))
-    titles = {"accuracy": "validation accuracy", "worst_group": "validation, worst group"}
-    for k, (metric, title) in enumerate(titles.items(), 2):
-        if not (lines := _curves(comparison, styles, ("validation", metric), over_cost=True)):
+    for k, (title, metric) in enumerate(metrics.items(), 1):
+        loss = metric == "train_loss"
+        lines = _curves(runs, styles, (metric,) if loss else ("validation", metric), over_cost=not loss)
+        if not lines:
             continue
         drawn.append(lines)
-        firsts, lasts = zip(*((x[0], x[-1]) for x in (line.mean()[0] for line in lines)), strict=True)
+        means = [line.mean() for line in lines]
+        far_apart = figures.spans([x[0] for x, _ in means], 8) or figures.spans([x[-1] for x, _ in means], 3)
         svg = figures.curves(
             lines,
             prefix=f"{prefix}{k}",
-            label=f"{title.capitalize()} by cost",
-            x_name="cost, multiple of ERM's",
-            shares=True,
-            log_x=figures.spans(firsts, 8) or figures.spans(lasts, 3),
+            label=f"{title.capitalize()} by {'epoch' if loss else 'cost'}",
+            x_name="epoch" if loss else "cost, multiple of ERM's",
+            shares=not loss,
+            log_x=not loss and far_apart,
+            log_y=loss and figures.spans([value for _, y in means for value in y], 30),
         )
         panels.append(Panel(title, svg))
     if not panels:
@@ -61,25 +66,26 @@ def training(comparison: Comparison, styles: Mapping[Arm, Style], prefix: str) -
     return Panels("How training went", panels, caption, legend(drawn))
 
 
-def alignments(comparison: Comparison, styles: Mapping[Arm, Style], prefix: str) -> Panels | None:
+def alignments(runs: Mapping[str, Sequence[Run]], styles: Mapping[str, Style], prefix: str) -> Panels | None:
     """Growth of the planted features, where the histories have it."""
-    features = _features(comparison.runs.values())
-    drawn = {feature: lines for feature in features if (lines := _curves(comparison, styles, (feature,)))}
-    if not drawn:
-        return None
-    panels = []
-    for k, (feature, lines) in enumerate(drawn.items(), 1):
-        name = feature.removeprefix(ALIGNMENT).replace("_", " ")
+    last = (run.history[-1] for of_method in runs.values() for run in of_method if run.history)
+    features = dict.fromkeys(key for row in last for key in row if key.startswith(ALIGNMENT))
+    panels, drawn = [], []
+    for k, feature in enumerate(features, 1):
+        lines, name = _curves(runs, styles, (feature,)), feature.removeprefix(ALIGNMENT).replace("_", " ")
         values = [y for line in lines for _, ys in line.seeds for y in ys]
+        if not values:
+            continue
+        drawn.append(lines)
         low, high = min(*values, 0.0), max(*values, 0.0)
         room = (low - 0.04 * (high - low), high + 0.06 * (high - low) or 1.0)
         label = f"Alignment with the {name} feature by epoch"
         panels.append(Panel(f"{name} feature", figures.curves(lines, prefix=f"{prefix}{k}", label=label, y_range=room)))
     caption = (
         "Alignment is the largest inner product of a filter with the planted direction: how much of that feature the "
-        f"network has. Each panel has its own scale, from 0. {what_lines_are(drawn.values())}"
+        f"network has. Each panel has its own scale, from 0. {what_lines_are(drawn)}"
     )
-    return Panels("What the networks learned", panels, caption, legend(drawn.values()))
+    return Panels("Features learned", panels, caption, legend(drawn)) if panels else None
 
 
 def training_of_run(run: Run) -> Panels | None:
@@ -104,20 +110,6 @@ def training_of_run(run: Run) -> Panels | None:
     return Panels("How training went", panels, caption, legend(drawn)) if panels else None
 
 
-def alignments_of_run(run: Run) -> Panels | None:
-    """Growth of the planted features, where the history has it."""
-    lines = [
-        Curve(feature.removeprefix(ALIGNMENT), Style(k), [series(run.history, (feature,))])
-        for k, feature in enumerate(_features([run]), 1)
-    ]
-    if not lines:
-        return None
-    svg = figures.curves(lines, prefix="alignment", label="Alignment with the planted features by epoch")
-    caption = "The largest inner product of a filter with each planted direction."
-    features = [(f"{line.name} feature", line.style) for line in lines]
-    return Panels("What the network learned", [Panel("alignment with each feature", svg)], caption, features)
-
-
 def legend(drawn: Iterable[Sequence[Curve]]) -> list[tuple[str, Style]]:
     """The lines of some panels by name, each once."""
     return list({line.name: line.style for lines in drawn for line in lines}.items())
@@ -134,17 +126,11 @@ def what_lines_are(drawn: Iterable[Sequence[Curve]]) -> str:
 
 
 def _curves(
-    comparison: Comparison, styles: Mapping[Arm, Style], path: Sequence[str], over_cost: bool = False
+    runs: Mapping[str, Sequence[Run]], styles: Mapping[str, Style], path: Sequence[str], over_cost: bool = False
 ) -> list[Curve]:
     lines = []
-    for arm, style in styles.items():
-        runs = [run for (other, _), run in comparison.runs.items() if other == arm]
-        seeds = [series(run.history, path, run.results.unit if over_cost else None) for run in runs]
+    for label, of_method in runs.items():
+        seeds = [series(run.history, path, run.results.unit if over_cost else None) for run in of_method]
         if seeds := [(x, y) for x, y in seeds if x]:
-            lines.append(Curve(arm.name, style, seeds))
+            lines.append(Curve(label, styles[label], seeds))
     return lines
-
-
-def _features(runs: Iterable[Run]) -> list[str]:
-    last = (run.history[-1] for run in runs if run.history)
-    return list(dict.fromkeys(key for row in last for key in row if key.startswith(ALIGNMENT)))

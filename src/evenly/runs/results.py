@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from evenly.data.contract import Data
 from evenly.values import Value
 
 SPLITS = ("train", "validation", "test")
@@ -87,6 +88,19 @@ class DataSummary(Value):
     group_names: tuple[str, ...] = ()
     groups: int = 0
     options: Mapping[str, Any] = field(factory=dict)
+
+    @classmethod
+    def of(cls, data: Data) -> DataSummary:
+        """The summary of a data set; its group names are those that accuracy is measured by."""
+        return cls(
+            data.name,
+            data.about,
+            {name: len(split) for name, split in data.splits.items()},
+            tuple(map(str, data.class_names or (f"class {k}" for k in range(data.classes)))),
+            tuple(data.measured_names),
+            data.group_count,
+            dict(data.options),
+        )
 
 
 @frozen

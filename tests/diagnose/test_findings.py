@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data import Data, Split
-from evenly.diagnose.auditing import Audit, audit
+from evenly.diagnose.auditing import audit
+from evenly.diagnose.findings import Audit
 from evenly.diagnose.spectrum import HessianSpectrum
 from evenly.report import write_report
 from evenly.report.audit_pages import HOW_TO_READ
