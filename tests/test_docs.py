@@ -7,7 +7,7 @@ import re
 import runpy
 import textwrap
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 import pytest
 import torch
@@ -90,6 +90,23 @@ def test_pages_of_results_follow_from_what_was_measured(name, tmp_path):
     (tmp_path / f"{name}.json").write_text(measured)
     runpy.run_path(str(PAGES.parent / "benchmarks" / "real_images.py"))["_page"](tmp_path / f"{name}.json")
     assert (tmp_path / f"{name}.md").read_text() == (PAGES / "results" / f"{name}.md").read_text()
+
+
+def test_the_page_of_200_epochs_follows_from_what_was_measured(tmp_path):
+    file = PAGES / "results/cifar10-sgd-200.json"
+    (tmp_path / file.name).write_text(file.read_text())
+    runpy.run_path(str(PAGES.parent / "benchmarks/gpu.py"))["_page"](tmp_path / file.name)
+    assert (tmp_path / "cifar10-sgd-200.md").read_text() == file.with_suffix(".md").read_text()
+    rows = json.loads(file.read_text())["rows"]
+    for row in rows:
+        counts = {int(times): count for times, count in row["forgotten_times"].items()}
+        assert sum(counts.values()) + row["never_right"] == 50_000
+        forgotten = sum(times * count for times, count in counts.items())
+        assert row["mean_forgetting"] == pytest.approx(forgotten / sum(counts.values()))
+        assert row["test_error"] == pytest.approx(100 - 100 * row["results"]["test"]["accuracy"])
+        assert row["right"][-1] == row["results"]["train"]["accuracy"]
+    errors = f"{mean(row['test_error'] for row in rows):.2f} ± {stdev(row['test_error'] for row in rows):.2f}%"
+    assert f"(results/cifar10-sgd-200.md): test error {errors}" in (PAGES / "images.md").read_text()
 
 
 def test_groups_of_celeba_are_told_as_measured():

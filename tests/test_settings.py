@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import Annotated, Any
@@ -78,6 +79,13 @@ def test_settings_come_back_from_their_dictionary() -> None:
     assert Settings.from_dict(settings.to_dict()) == settings
     with pytest.raises(EvenlyError, match="unknown field 'speed'"):
         Settings.from_dict({"speed": 3})
+
+
+def test_a_recording_comes_back_from_its_file_with_a_function_by_its_name() -> None:
+    asked = Recording(spectrum=max, epochs=[1, 2, 3], probes=["label"])
+    read = Recording.from_dict(json.loads(json.dumps(asked.to_dict())))
+    assert (read.spectrum, read.epochs) == ("max", (1, 2, 3))
+    assert read.to_dict() == asked.to_dict()
 
 
 def test_patience_needs_a_metric_and_a_record_something_to_record() -> None:

@@ -86,7 +86,7 @@ class Option:
     def checked(self, value: Any, owner: str = "") -> Any:
         """The value, with numpy's numbers as Python's; refused if it is of another type or breaks a constraint."""
         value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
-        if value == self.none and isinstance(value, str) and _is(None, self.kind):
+        if isinstance(value, str) and self._means_none(value):
             value = None
         if not _is(value, self.kind):
             raise SettingError(self.name, value, _kind_in_words(self.kind), owner)
@@ -96,9 +96,13 @@ class Option:
                     raise SettingError(self.name, value, constraint.words, owner)
         return value
 
+    def _means_none(self, text: str) -> bool:
+        """Whether a text is the word for None; one that is a value of its own, as groups="none", is not."""
+        return text == self.none and _is(None, self.kind) and not _is(text, self.kind)
+
     def parsed(self, text: str) -> Any:
         """What was typed in the shell as a value of this type, yet to be checked; as it stands where it is none."""
-        if text == self.none and _is(None, self.kind):
+        if self._means_none(text):
             return None
         if _is(True, self.kind) and text.lower() in ("true", "false"):
             return text.lower() == "true"
@@ -250,7 +254,12 @@ class Recording(Value):
 
     probes: str | Sequence[str] | bool = setting((), help="attributes to probe, joined by commas; true for all")
     importance: float | Mapping[str, Any] | None = setting(None, help="rho of the phantom importance weights")
-    spectrum: int | Callable[[Any], Any] | None = setting(None, at_least(1), help="eigenvalues of the loss's Hessian")
+    # a run's config.json holds a function by its name, which is no number; the recorder refuses any other name
+    spectrum: int | str | Callable[[Any], Any] | None = setting(
+        None,
+        Constraint("at least 1", lambda value: isinstance(value, str) or value >= 1),
+        help="eigenvalues of the loss's Hessian",
+    )
     forgetting: bool = setting(False, help="forgetting events of every training example")
     l1: bool = setting(False, help="the l1 norm of the weights")
     every: int = setting(1, at_least(1), help="record at epochs that this divides")

@@ -71,7 +71,7 @@ def _built(kind: Any, value: Any) -> Any:
         return kind.from_dict(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    wanted = {tuple: list | tuple}.get(origin, Mapping if _is_mapping(origin) else kind)
+    wanted = {tuple: list | tuple, Sequence: list | tuple}.get(origin, Mapping if _is_mapping(origin) else kind)
     if origin is None and kind not in (int, float, str, bool):
         return value
     if not isinstance(value, wanted):
@@ -82,7 +82,7 @@ def _built(kind: Any, value: Any) -> Any:
 def _built_parts(origin: Any, parts: tuple[Any, ...], value: Any) -> Any:
     if _is_mapping(origin):
         return {key: _built(parts[1], inner) for key, inner in value.items()}
-    kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+    kinds = parts[:1] * len(value) if origin is Sequence or parts[-1] is Ellipsis else parts
     return tuple(_built(kind, each) for kind, each in zip(kinds, value, strict=True))
 
 

@@ -207,7 +207,7 @@ def test_metrics_and_audits_go_by_the_evaluation_groups_or_else_by_the_groups():
     assert metrics["group_counts"] == [3, 4]
     assert metrics["worst_group"] == pytest.approx(0.75)
     assert metrics["train_weighted"] == pytest.approx((3 * 1.0 + 4 * 0.75) / 7)
-    run = evenly.train(data=data, model="mlp", epochs=1, device="cpu")
+    run = evenly.train(data, model="mlp", epochs=1, device="cpu")
     audit = evenly.audit(run.model, data, top=0)
     assert {group.name: group.n for group in audit.groups} == {"old": 3, "young": 4}
     plain = Data((X, LABELS, GROUPS), test=(X, LABELS, GROUPS))
@@ -218,8 +218,8 @@ def test_metrics_and_audits_go_by_the_evaluation_groups_or_else_by_the_groups():
 
 
 def test_every_split_reports_every_group():
-    results = evenly.train(data=Data((X, Y, Y), test=(X, Y, G)), model="mlp", epochs=1).results
-    assert len(results["train"]["groups"]) == len(results["test"]["groups"]) == 4
+    splits = evenly.train(Data((X, Y, Y), test=(X, Y, G)), model="mlp", epochs=1).results.splits
+    assert len(splits["train"].groups) == len(splits["test"].groups) == 4
 
 
 def test_evaluation_groups_move_with_the_split_and_count_in_the_fingerprint():
@@ -230,7 +230,7 @@ def test_evaluation_groups_move_with_the_split_and_count_in_the_fingerprint():
 def test_the_worst_group_cannot_select_where_validation_lacks_one(refused):
     def train(train_groups, validation_groups, names=NAMES, select="worst-group"):
         data = Data((X, LABELS, train_groups), (X, LABELS, validation_groups), group_names=names)
-        evenly.train(data=data, model="mlp", epochs=1, select=select, device="cpu")
+        evenly.train(data, model="mlp", epochs=1, select=select, device="cpu")
 
     fewer = torch.tensor([0, 1, 2, 2, 2, 2])
     message = (

@@ -11,6 +11,7 @@ from torch import nn
 
 from evenly.models import MODELS, RECIPES, DenseNet, factory
 from evenly.models.densenet import LEAST_SIDE
+from evenly.settings import Settings
 
 NAMES = [
     "mlp_512", "convnet_3", "preact_resnet18", "preact_resnet34", "vgg19", "densenet121", "vit_s", "resnet18",
@@ -257,11 +258,6 @@ def test_dropout(name, rates):
 
 
 def test_recipes_are_the_papers_and_settings_of_train():
-    from evenly.options import checked
-
-    from evenly.engine.schedules import SCHEDULES
-    from evenly.experiment import KINDS
-
     assert set(RECIPES) <= set(MODELS)
     nguyen = {"epochs": 200, "batch_size": 128, "momentum": 0.9, "weight_decay": 0.0005, "schedule": "step"}
     rates = dict.fromkeys(("preact_resnet18", "preact_resnet34", "vgg19", "densenet121"), (0.1, 0.1))
@@ -270,5 +266,5 @@ def test_recipes_are_the_papers_and_settings_of_train():
     springer = {"epochs": 20, "batch_size": 100, "momentum": 0.9, "weight_decay": 0, "schedule": "cosine"}
     assert RECIPES["convnet_3"] == springer
     for name, recipe in RECIPES.items():
-        assert checked(name, recipe, KINDS) == recipe
-        assert recipe["schedule"] in SCHEDULES
+        settings = Settings(**recipe)
+        assert {key: getattr(settings, key) for key in recipe} == recipe, name

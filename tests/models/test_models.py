@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from evenly import Data
-from evenly.experiment import scaled
+from evenly.experiment.execute import scaled
 from evenly.models import MLP, MODELS, ConvNet, CubicCNN, factory
 
 
@@ -210,14 +210,14 @@ IMAGES = torch.randint(256, (8, 3, 8, 8), generator=torch.Generator().manual_see
 def test_images_can_lose_their_mean_alone():
     fresh, x = factory("convnet", (3, 8, 8), 2, 5)[0], IMAGES.float() / 255
     less = x - x.double().mean((0, 2, 3), keepdim=True).float()
-    outputs = scaled(fresh, "convnet", Data((IMAGES, torch.arange(8) % 2)), "mean")().eval()(x)
+    outputs = scaled(fresh, "mean", Data((IMAGES, torch.arange(8) % 2)))().eval()(x)
     torch.testing.assert_close(outputs, fresh().eval()(less), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("normalise", ["none", "data"])
 def test_a_seed_has_other_draws_of_the_same_network(normalise):
     data = Data((IMAGES, torch.arange(8) % 2))
-    fresh = scaled(factory("convnet", (3, 8, 8), 2, 5)[0], "convnet", data, normalise)
+    fresh = scaled(factory("convnet", (3, 8, 8), 2, 5)[0], normalise, data)
     first, again, other, same = (next(fresh(*draw).parameters()) for draw in ((), (0,), (1,), (1,)))
     assert torch.equal(first, again)
     assert torch.equal(other, same)

@@ -10,7 +10,6 @@ import evenly
 from evenly.data import Data, Split
 from evenly.diagnose.losses import mean_loss
 from evenly.diagnose.samples import samples_of
-from evenly.experiment import reopen
 from evenly.models import factory, standardised
 from evenly.models.standardised import IMAGENET, Standardised, channel_moments
 
@@ -131,7 +130,7 @@ def fresh(data, seed=0, model="convnet"):
 @pytest.mark.parametrize(("normalise", "channels"), [("data", 1), ("data", 3), ("imagenet", 3)])
 def test_the_first_loss_is_that_of_scaled_pixels(normalise, channels, streamed):
     data = data_of(channels, streamed)
-    run = evenly.train("mlp", data, epochs=1, batch_size=None, normalise=normalise)
+    run = evenly.train(data, model="mlp", epochs=1, batch_size=None, normalise=normalise)
     mean, std = by_numpy(pixels(COUNT, channels)) if normalise == "data" else IMAGENET
     with torch.no_grad():
         outputs = fresh(data, model="mlp")(scaled_by_hand(pixels(COUNT, channels), mean, std))
@@ -144,7 +143,7 @@ def test_the_first_loss_is_that_of_scaled_pixels(normalise, channels, streamed):
 
 def test_whoever_uses_the_model_gives_pixels_from_0_to_1():
     data = data_of()
-    run = evenly.train("convnet", data, epochs=2, batch_size=8, normalise="data")
+    run = evenly.train(data, model="convnet", epochs=2, batch_size=8, normalise="data")
     assert isinstance(run.model, Standardised)
     mean, std = by_numpy(pixels())
     assert run.model.mean.flatten().tolist() == pytest.approx(mean, rel=1e-6)
@@ -156,16 +155,16 @@ def test_whoever_uses_the_model_gives_pixels_from_0_to_1():
         torch.testing.assert_close(run.outputs(split), ours)
         torch.testing.assert_close(ours, by_hand, rtol=1e-4, atol=1e-4)
         right = (ours.argmax(1) == split.labels).double().mean().item()
-        assert run.results[name]["accuracy"] == pytest.approx(right)
+        assert run.results.splits[name].accuracy == pytest.approx(right)
 
 
 def test_the_tools_that_look_at_a_model_see_what_the_run_saw():
     data = data_of()
-    run = evenly.train("convnet", data, epochs=2, batch_size=8, normalise="data")
+    run = evenly.train(data, model="convnet", epochs=2, batch_size=8, normalise="data")
     x, y = samples_of(data)
     with torch.no_grad():
         torch.testing.assert_close(run.model(x), run.outputs(data.train))
-    assert mean_loss(run.model, "cross-entropy", x, y) == pytest.approx(run.results["train"]["loss"], rel=1e-5)
+    assert mean_loss(run.model, "cross-entropy", x, y) == pytest.approx(run.results.splits["train"].loss, rel=1e-5)
     mean, std = by_numpy(pixels())
     ours = evenly.coherence(run.model, "cross-entropy", data)
     theirs = evenly.coherence(run.model.network, "cross-entropy", (scaled_by_hand(pixels(), mean, std), y))
@@ -180,9 +179,9 @@ def test_the_tools_that_look_at_a_model_see_what_the_run_saw():
 def test_a_scaled_run_is_read_back(tmp_path, method, normalise):
     data = data_of()
     settings = {"epochs": 2, "batch_size": 8, "normalise": normalise, "augment": "basic", "precision": "bf16"}
-    run = evenly.train("convnet", data, method, out=tmp_path / "run", **settings)
-    again, _, config = reopen(tmp_path / "run", data_of())
-    assert config["settings"]["normalise"] == normalise
+    run = evenly.train(data, model="convnet", method=method, out=tmp_path / "run", **settings)
+    again = evenly.load(tmp_path / "run")
+    assert again.plan.settings.normalise == normalise
     assert isinstance(again.model, Standardised)
     assert torch.equal(again.model.mean, run.model.mean)
     assert torch.equal(again.outputs(data.test), run.outputs(data.test))
@@ -196,20 +195,20 @@ def own():
 @pytest.mark.parametrize("normalise", ["data", "imagenet"])
 def test_a_network_of_the_users_own_is_never_wrapped(normalise, refused):
     for model in (own, own()):
-        refused("for a model by name", evenly.train, model, data_of(), epochs=1, batch_size=None, normalise=normalise)
-        run = evenly.train(model, data_of(), epochs=1, batch_size=None)
-        assert type(run.model) is nn.Sequential
+        settings = {"model": model, "epochs": 1, "batch_size": None}
+        refused("for a model by name", evenly.train, data_of(), normalise=normalise, **settings)
+        assert type(evenly.train(data_of(), **settings).model) is nn.Sequential
     recipe = Data(train=(pixels(), np.arange(COUNT) % 2), recipe={"normalise": normalise})
-    assert type(evenly.train(own, recipe, epochs=1).model) is nn.Sequential
-    assert type(evenly.train("mlp", recipe, epochs=1).model) is Standardised
+    assert type(evenly.train(recipe, model=own, epochs=1).model) is nn.Sequential
+    assert type(evenly.train(recipe, model="mlp", epochs=1).model) is Standardised
     for settings in ({}, {"normalise": "none"}):
-        assert not isinstance(evenly.train("convnet", data_of(), epochs=1, **settings).model, Standardised)
+        assert not isinstance(evenly.train(data_of(), model="convnet", epochs=1, **settings).model, Standardised)
 
 
 @pytest.mark.parametrize("normalise", ["data", "imagenet"])
 def test_inputs_that_are_no_pixels_of_three_channels_are_refused(normalise, refused):
     def train(data, normalise=normalise):
-        evenly.train(data=data, model="mlp", epochs=1, normalise=normalise)
+        evenly.train(data, model="mlp", epochs=1, normalise=normalise)
 
     rows = Data(train=(np.zeros((COUNT, 3), np.float32), np.arange(COUNT) % 2))
     refused("normalise is for uint8 images", train, rows)
@@ -217,4 +216,4 @@ def test_inputs_that_are_no_pixels_of_three_channels_are_refused(normalise, refu
         refused("normalise is for uint8 images .*float32", train, data_of(3, streamed, np.float32))
         message = "normalise 'imagenet' is for 3 channels and the images have 1; use 'data'"
         refused(message, train, data_of(1, streamed), "imagenet")
-    refused("normalise 'cifar' cannot be used; give 'none' or 'mean' or 'data'", train, data_of(), "cifar")
+    refused("normalise must be one of none, mean, data, imagenet, got 'cifar'", train, data_of(), "cifar")

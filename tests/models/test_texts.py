@@ -62,7 +62,9 @@ def test_the_arms_of_a_comparison_encode_once(counted, monkeypatch):
     fits, fitted = [], Vocabulary._fitted.__func__
     monkeypatch.setattr(Vocabulary, "_fitted", classmethod(lambda *given: fits.append(1) or fitted(*given)))
     monkeypatch.setattr("evenly.models.texts._VOCABULARIES", {})
-    table = evenly.compare("bag_of_words", data(), ["erm", "lff"], ["sgd", "sam"], seeds=2, epochs=1)
+    table = evenly.compare(
+        data(), model="bag_of_words", methods=["erm", "lff"], optimizers=["sgd", "sam"], seeds=2, epochs=1
+    )
     assert len(table.rows) >= 8
     assert counted == [8, 3]  # the training texts and those of the test
     assert fits == [1]
@@ -138,9 +140,9 @@ def test_the_vocabulary_is_of_the_training_texts_and_splits_have_one_length():
 
 
 def test_it_learns_and_a_resumed_run_ends_in_the_same_weights(tmp_path):
-    whole = evenly.train(data=data(), epochs=30, batch_size=4, out=tmp_path / "a", device="cpu", model="bag_of_words")
-    assert whole.results["train"]["accuracy"] == 1.0
-    assert whole.results["model"] == "bag_of_words"
+    whole = evenly.train(data(), epochs=30, batch_size=4, out=tmp_path / "a", device="cpu", model="bag_of_words")
+    assert whole.results.splits["train"].accuracy == 1.0
+    assert whole.results.model == "bag_of_words"
 
     class StopError(Exception):
         pass
@@ -151,8 +153,8 @@ def test_it_learns_and_a_resumed_run_ends_in_the_same_weights(tmp_path):
 
     settings = {"epochs": 30, "batch_size": 4, "out": tmp_path / "b", "device": "cpu"}
     with pytest.raises(StopError):
-        evenly.train("bag_of_words", data(), progress=stop, **settings)
-    resumed = evenly.train("bag_of_words", data(), **settings)
+        evenly.train(data(), model="bag_of_words", progress=stop, **settings)
+    resumed = evenly.train(data(), model="bag_of_words", **settings)
     pairs = zip(whole.model.state_dict().values(), resumed.model.state_dict().values(), strict=True)
     assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
@@ -169,9 +171,9 @@ def test_a_network_of_the_users_own_reads_texts_by_its_encode():
         def forward(self, ids):
             return self.head(ids.float() / 10)
 
-    run = evenly.train(Lengths, data(), epochs=1, device="cpu")
+    run = evenly.train(data(), model=Lengths, epochs=1, device="cpu")
     expected = run.model(torch.tensor([[len(text)] for text in UNSEEN]))
-    assert run.results["test"]["accuracy"] == float((expected.argmax(1) == torch.tensor([1, 0, 0])).double().mean())
+    assert run.results.splits["test"].accuracy == float((expected.argmax(1) == torch.tensor([1, 0, 0])).double().mean())
 
 
 NUMBERS = (torch.randn(4, 3), [0, 1, 0, 1])

@@ -14,7 +14,6 @@ class Prose:
     """Paragraphs."""
 
     paragraphs: Sequence[str]
-    kind: str = "prose"
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,6 @@ class Verdicts:
     verdicts: Sequence[Verdict]
     closing: Sequence[str]
     title: str = ""
-    kind: str = "verdicts"
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,6 @@ class Facts:
 
     facts: Sequence[Fact]
     title: str = "What was run"
-    kind: str = "facts"
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,6 @@ class Table:
     title: str = "Results"
     zero: float | None = None
     sortable: bool = False
-    kind: str = "table"
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,6 @@ class Panels:
     panels: Sequence[Panel]
     caption: str
     legend: Sequence[tuple[str, Style]] = ()
-    kind: str = "panels"
 
 
 @dataclass(frozen=True)
@@ -132,7 +127,6 @@ class Gallery:
     title: str
     sets: Sequence[tuple[str, Sequence[Picture]]]
     caption: str
-    kind: str = "gallery"
 
 
 Block = Prose | Verdicts | Facts | Table | Panels | Gallery

@@ -21,43 +21,29 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 COLOURS = 8
 """How many colours the style sheet has for arms: --arm-0 (neutral, for ERM) to --arm-7."""
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
 """Line styles in points, solid first."""
-
 MOST_SEED_LINES = 8
 """Thin lines in a panel at most; with more, only the means are drawn."""
-
 MOST_MARKS = 20
 """Upright lines in a panel at most; with more, strokes at the bottom."""
 
 INK, FAINT = "#010203", "#010204"
 _STEPS = [1, 2, 5, 10]
-_SEED_DOT: dict[str, Any] = {
-    "markersize": 3.2,
-    "markerfacecolor": "none",
-    "markeredgecolor": INK,
-    "markeredgewidth": 0.9,
-}
 RC: dict[str, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a class called "$5^" is a name, not a formula
     "font.size": 11.0,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": FAINT,
+    "axes.axisbelow": True,
     "grid.linewidth": 0.6,
     "path.simplify_threshold": 0.25,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), FAINT),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
 }
 
 
@@ -87,8 +73,7 @@ class Curve:
         length = min((len(x) for x, _ in self.seeds), default=0)
         if length == 0:
             return np.empty(0), np.empty(0)
-        x = np.mean([np.asarray(x, dtype=float)[:length] for x, _ in self.seeds], axis=0)
-        y = np.mean([np.asarray(y, dtype=float)[:length] for _, y in self.seeds], axis=0)
+        x, y = np.mean([(x[:length], y[:length]) for x, y in self.seeds], axis=0)
         return x, y
 
 
@@ -113,12 +98,8 @@ def styles(arms: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Style]:
     if len(methods) == 1:
         return {(methods[0], optimizer): Style(_colour(k)) for k, optimizer in enumerate(optimizers)}
     coloured = [method for method in methods if method != "erm"]
-    return {
-        (method, optimizer): Style(
-            0 if method == "erm" else _colour(1 + coloured.index(method)), optimizers.index(optimizer)
-        )
-        for method, optimizer in arms
-    }
+    colours = {"erm": 0} | {method: _colour(k) for k, method in enumerate(coloured, 1)}
+    return {(method, optimizer): Style(colours[method], optimizers.index(optimizer)) for method, optimizer in arms}
 
 
 def curves(
@@ -157,7 +138,6 @@ def curves(
             top = 1.0 if len(marks) <= MOST_MARKS else 0.06
             axes.axvline(mark, 0, top, color=INK, alpha=0.55, linewidth=0.8, dashes=(1, 2), zorder=1.5)
         axes.grid(True, axis="y")
-        axes.set_axisbelow(True)
         axes.tick_params(length=3, width=0.6)
         axes.set_xlabel(x_name)
         axes.margins(x=0.015)
@@ -174,24 +154,22 @@ def bars(rows: Sequence[Bar], *, prefix: str, label: str) -> str:
         height = 0.46 + 0.27 * len(rows)
         figure = Figure(figsize=(5.6, height))
         axes = figure.add_axes((left, 0.36 / height, 0.885 - left, 1 - 0.42 / height))
+        end = axes.get_yaxis_transform()
         for y, row in enumerate(rows):
+            axes.text(1.135, y, _percent(row.value), transform=end, ha="right", va="center_baseline")
             if not math.isfinite(row.value):
                 continue
             axes.barh(y, row.value, height=0.62, color=sentinel(row.style.colour), alpha=0.85, linewidth=0, zorder=2)
             if len(row.seeds) > 1:
-                axes.plot(row.seeds, [y] * len(row.seeds), "o", zorder=4, clip_on=False, **_SEED_DOT)
+                dots: dict[str, Any] = {"markersize": 3.2, "markerfacecolor": "none", "markeredgecolor": INK}
+                axes.plot(row.seeds, [y] * len(row.seeds), "o", markeredgewidth=0.9, zorder=4, clip_on=False, **dots)
             if row.control is not None and math.isfinite(row.control):
                 axes.plot([row.control] * 2, [y - 0.42, y + 0.42], color=INK, linewidth=1.6, zorder=5, clip_on=False)
-        for y, row in enumerate(rows):
-            axes.text(
-                1.135, y, _percent(row.value), transform=axes.get_yaxis_transform(), ha="right", va="center_baseline"
-            )
         axes.set_xlim(0, 1)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_yticks(range(len(rows)), [_printable(row.name) for row in rows])
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100%"])
         axes.grid(True, axis="x")
-        axes.set_axisbelow(True)
         axes.tick_params(length=0)
         axes.spines[["left", "bottom"]].set_visible(False)
         values = "; ".join(f"{row.name} {_percent(row.value)}%" for row in rows)
@@ -241,7 +219,7 @@ def _scale_x(axes: Axes, log: bool, whole: bool) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole, steps=_STEPS))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter("{x:g}")
 
 
 def _scale_y(axes: Axes, log: bool, shares: bool, y_range: tuple[float, float] | None) -> None:
@@ -251,16 +229,16 @@ def _scale_y(axes: Axes, log: bool, shares: bool, y_range: tuple[float, float] |
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(10, numticks=6))
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     elif shares:
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, -0.02), min(high, 1.02))
-        ticks = [tick for tick in MaxNLocator(5, steps=_STEPS).tick_values(*axes.get_ylim()) if 0 <= tick <= 1]
-        axes.yaxis.set_major_locator(FixedLocator(ticks))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))
+        low, high = max(axes.get_ylim()[0], -0.02), min(axes.get_ylim()[1], 1.02)
+        axes.set_ylim(low, high)
+        places = MaxNLocator(5, steps=_STEPS).tick_values(low, high)
+        ticks = [tick for tick in places if max(low, 0) <= tick <= min(high, 1)]
+        axes.set_yticks(ticks, [f"{100 * tick:g}%" for tick in ticks])
+        return
     else:
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter("{x:g}")
 
 
 def _last_values(lines: Sequence[Curve], shares: bool) -> str:

@@ -43,6 +43,7 @@ def footer(seconds: float | None = None) -> str:
 @cache
 def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["kind"] = lambda block: type(block).__name__
     environment.filters["drawing"] = Markup  # SVG that evenly.report.figures wrote and escaped
     return environment.from_string(_part("page.html.jinja"))
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from evenly.report.settings import size_pairs
 
 import evenly
 from evenly.data import load
@@ -64,20 +63,20 @@ def test_labels_splits_and_both_kinds_of_groups(rows, folder, monkeypatch):
 
 def test_accuracy_is_measured_on_the_overlapping_groups_and_pde_balances_the_distinct_ones(folder):
     data = load("civilcomments", folder=str(folder / "civilcomments"))
-    run = evenly.train(data=data, method="pde", epochs=4, warmup_epochs=2, cap=3, device="cpu")
-    measured = run.results["test"]
-    assert len(measured["groups"]) == 16
-    assert measured["group_counts"] == data.test.evaluation_groups.sum(0).tolist()
+    run = evenly.train(data, method="pde", epochs=4, warmup_epochs=2, cap=3, device="cpu")
+    measured = run.results.splits["test"]
+    assert len(measured.groups) == 16
+    assert list(measured.group_counts) == data.test.evaluation_groups.sum(0).tolist()
     outputs = run.model(run.model.encode(data.test.texts))
     right = (outputs.argmax(1) == data.test.labels).double()
     members = data.test.evaluation_groups
     by_hand = [float(right[members[:, g]].mean()) for g in range(16)]
-    assert measured["groups"] == pytest.approx(by_hand, abs=1e-12)
-    assert measured["worst_group"] == pytest.approx(min(by_hand), abs=1e-12)
+    assert measured.groups == pytest.approx(by_hand, abs=1e-12)
+    assert measured.worst_group == pytest.approx(min(by_hand), abs=1e-12)
     share = data.train.evaluation_groups.sum(0).double()
-    assert measured["train_weighted"] == pytest.approx(float((share * torch.tensor(by_hand)).sum() / share.sum()))
-    assert run.rule == "worst-group"
-    assert size_pairs(data)[-2:] == [("groups", "512"), ("groups measured by", "16")]
+    assert measured.train_weighted == pytest.approx(float((share * torch.tensor(by_hand)).sum() / share.sum()))
+    assert run.results.rule == "worst-group"
+    assert (run.results.data.groups, len(run.results.data.group_names)) == (512, 16)
     distinct = torch.bincount(data.train.groups)
     assert run.history[0]["examples"] == int(distinct.clamp(max=3).sum()) < 3 * int((distinct > 0).sum())
 

@@ -1,0 +1,328 @@
+"""Units of work for a GPU that is at hand for minutes at a time: one arm on its seeds, side by side, in parts.
+
+    EVENLY_DATA=... python benchmarks/gpu.py sgd-200 --out runs/sgd-200 --commit $(git rev-parse HEAD)
+    python benchmarks/gpu.py sgd-200 --out /tmp/trial --trial 40 --epochs 2 --record-at 2
+    python benchmarks/gpu.py page docs/results/cifar10-sgd-200.json
+
+A unit trains for `--seconds` at most and then stops. The same command goes on from the checkpoints in `--out`; its exit
+code is 0 once every seed is done and 3 while there is more to do. After each part, `--home` (`--out`/home) holds what
+is worth keeping and small: a JSON file of results, metrics and recorded values, and for each seed an npz file with the
+forgetting score of every training example. Weights are left in `--out`. `--trial` replaces the data by that many random
+images. `page` writes the page that belongs to a JSON file, beside it.
+
+Measured on one NVIDIA H200: `sgd-200` took 11 minutes in two parts. Its three seeds ended at a test error of 4.96 +-
+0.07 percent. An epoch of all three took 2.9 s, with the pass over the training set that follows each of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import evenly
+from evenly.data import Data, Split, load
+from evenly.engine.batches import Batches
+from evenly.engine.evaluation import outputs_of
+from evenly.engine.losses import predictions
+from evenly.engine.side_by_side import side_by_side
+from evenly.runs.folder import read_results
+
+PER_CLASS, TOP = 100, 5
+MORE_TO_DO = 3
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One arm on its seeds, and what was published of it.
+
+    Attributes:
+        record_at: epochs at which eigenvalues (10 to 20 s for each seed) and the l1 norm are recorded; forgetting is
+            followed at every epoch.
+        test_error: published, in percent, with its standard deviation.
+        lambda_max, ratio: published lambda_max and lambda_max / lambda_5 at the end.
+    """
+
+    page: str
+    title: str
+    data: str
+    model: str
+    method: str
+    optimizer: str
+    test_error: tuple[float, float]
+    lambda_max: float
+    ratio: float
+    seeds: tuple[int, ...] = (0, 1, 2)
+    epochs: int = 200
+    record_at: tuple[int, ...] = (200,)
+
+
+UNITS = {
+    "sgd-200": Unit(
+        "cifar10-sgd-200",
+        "CIFAR-10: plain SGD for the paper's 200 epochs",
+        "cifar10",
+        "preact_resnet18",
+        "erm",
+        "sgd",
+        test_error=(5.07, 0.04),
+        lambda_max=53.8,
+        ratio=3.8,
+    ),
+}
+"""Published values: Nguyen et al. 2024, Tables 1 and 2."""
+
+
+class PartOverError(Exception):
+    """The time of this part is used up."""
+
+
+class Answers:
+    """Which training examples are right after each epoch: booleans (epochs, N) in a file beside the run.
+
+    The pass is that of an evaluation, 1,024 images at a time in the precision that the network trains in, so that it
+    takes less time on a GPU than `record={"forgetting": True}`: 256 images at a time in float32. The epoch is the one
+    after the last in the run's metrics, so that an epoch trained again after a stop replaces its row.
+    """
+
+    def __init__(self, data: Data, device: torch.device, epochs: int, run: Path) -> None:
+        self.batches = Batches(data.train, None, device)
+        self.labels, self.metrics = data.train.labels, run / "metrics.jsonl"
+        file = answers_file(run)
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, np.zeros((epochs, len(data.train)), dtype=bool))
+        self.rows = np.load(file, mmap_mode="r+")
+
+    def __call__(self, model: nn.Module) -> dict[str, float]:
+        right = predictions(outputs_of(model, self.batches)).cpu() == self.labels
+        self.rows[len(read_metrics(self.metrics))] = right.numpy()
+        return {"right": float(right.double().mean())}
+
+
+class Spectrum:
+    """The top eigenvalues over 100 training images of each class, as in the paper's App. C.2.
+
+    The products are in float32 without TF32. An eigenvalue that has not converged is NaN, and so is left out.
+    """
+
+    def __init__(self, split: Split, seed: int) -> None:
+        assert isinstance(split.inputs, torch.Tensor)
+        classes = split.labels.unique()
+        index = torch.cat([(split.labels == label).nonzero().flatten()[:PER_CLASS] for label in classes])
+        self.part, self.seed = Split(split.inputs[index], split.labels[index]), seed
+
+    def __call__(self, model: nn.Module) -> Any:
+        tf32, started = torch.backends.cudnn.allow_tf32, time.perf_counter()
+        torch.backends.cudnn.allow_tf32 = False
+        try:
+            spectrum = evenly.hessian_spectrum(model, "cross-entropy", self.part, top=TOP)
+        finally:
+            torch.backends.cudnn.allow_tf32 = tf32
+        print(f"seed {self.seed}: {spectrum}, {time.perf_counter() - started:.1f} s", flush=True)
+        return replace(spectrum, eigenvalues=spectrum.eigenvalues.masked_fill(~spectrum.converged, torch.nan))
+
+
+def train(unit: Unit, seed: int, args: argparse.Namespace, device: torch.device, until: float) -> None:
+    data = random_images(args.trial) if args.trial else load(unit.data, seed=seed)
+    run = args.out / f"seed{seed}"
+    data.observe = Answers(data, device, unit.epochs, run)
+
+    def progress(share: float, note: str) -> None:
+        if round(share * unit.epochs) % args.print_every == 0:
+            print(f"{time.monotonic() - args.started:5.0f} s  seed {seed}: {note}", flush=True)
+        if time.monotonic() > until and share < 1:
+            raise PartOverError
+
+    evenly.train(
+        data=data, model=unit.model, method=unit.method, optimizer=unit.optimizer, seed=seed, epochs=unit.epochs,
+        out=run, device=str(device), progress=progress,
+        record={"spectrum": Spectrum(data.train, seed), "l1": True, "epochs": list(unit.record_at)},
+    )  # fmt: skip
+
+
+def random_images(count: int) -> Data:
+    draw = torch.Generator().manual_seed(0)
+    train, test = (
+        (torch.randint(256, (n, 3, 32, 32), generator=draw, dtype=torch.uint8), torch.arange(n) % 10)
+        for n in (count, 20)
+    )
+    return Data(train, test=test, name="random images", recipe={"augment": "basic", "normalise": "data"})
+
+
+def run(unit: Unit, args: argparse.Namespace) -> bool:
+    """Train until the unit is done or the part's time is over; whether it is done."""
+    device = torch.device(args.device)
+    until = args.started + args.seconds
+    jobs = [partial(train, unit, seed, args, device, until) for seed in unit.seeds]
+    done = True
+    try:
+        side_by_side(jobs, device, len(jobs) if device.type == "cuda" else 1)
+    except PartOverError:
+        done = False
+    bring_home(unit, args, device)
+    return done
+
+
+def bring_home(unit: Unit, args: argparse.Namespace, device: torch.device) -> None:
+    """Write what is there so far of every seed."""
+    home = args.home or args.out / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    rows, settings, due = [], {}, " ".join(map(str, unit.record_at))
+    for seed in unit.seeds:
+        run = args.out / f"seed{seed}"
+        metrics = read_metrics(run / "metrics.jsonl")
+        if not metrics:
+            continue
+        config = json.loads((run / "config.json").read_text())
+        plan = config["plan"]
+        settings = plan["settings"] | {"data": plan["data"]["name"], "model": plan["model"]["name"]}
+        row, scores = seed_row(seed, metrics, np.load(answers_file(run)))
+        if (run / "results.json").exists():
+            results = read_results(run)
+            row |= {
+                "test_error": 100 * (1 - results.splits["test"].accuracy),
+                "cost_multiple": results.cost_multiple,
+                "results": results.to_dict(),
+            }
+        rows.append(row)
+        np.savez_compressed(home / f"forgetting-seed{seed}.npz", scores=scores)
+    measured = {
+        "unit": args.unit, "commit": args.commit,
+        "command": f"python benchmarks/gpu.py {args.unit} --out FOLDER --record-at {due}",
+        "machine": torch.cuda.get_device_name() if device.type == "cuda" else "CPU", "torch": torch.__version__,
+        "settings": settings, "record_at": unit.record_at, "rows": rows,
+    }  # fmt: skip
+    (home / f"{unit.page}.json").write_text(json.dumps(measured, indent=1) + "\n")
+
+
+def seed_row(seed: int, metrics: list[dict[str, Any]], answers: Any) -> tuple[dict[str, Any], Any]:
+    """(what is kept of one seed, the forgetting score of every training example, infinite where it never was right)."""
+    history = answers[: len(metrics)]
+    scores = evenly.forgetting_scores(history).numpy()
+    times = scores[np.isfinite(scores)].astype(int)
+    recorded = []
+    for row in (row for row in metrics if "l1_norm" in row):
+        so_far = evenly.forgetting_scores(history[: row["epoch"]])
+        values = {name: row[name] for name in row if name.startswith("lambda_") or name in ("l1_norm", "right")}
+        forgotten = float(so_far[so_far.isfinite()].mean())
+        never = int(so_far.isinf().sum())
+        recorded.append({"epoch": row["epoch"], **values, "mean_forgetting": forgotten, "never_right": never})
+    kept = {
+        "seed": seed,
+        "epochs": len(metrics),
+        "mean_forgetting": float(times.mean()),
+        "never_right": int(np.isinf(scores).sum()),
+        "forgotten_times": {str(k): int(n) for k, n in enumerate(np.bincount(times)) if n},
+        "recorded": recorded,
+        **{name: [row[name] for row in metrics] for name in ("train_loss", "train_accuracy", "right")},
+    }
+    return kept, scores
+
+
+def read_metrics(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def answers_file(run: Path) -> Path:
+    return run.with_name(f"{run.name}-answers.npy")
+
+
+def _page(file: Path) -> None:
+    """The page of a JSON file, beside it."""
+    measured = json.loads(file.read_text())
+    file.with_suffix(".md").write_text("\n".join(_lines(measured)) + "\n")
+
+
+def _lines(measured: dict[str, Any]) -> list[str]:
+    unit, rows, settings = UNITS[measured["unit"]], measured["rows"], measured["settings"]
+    last = [row["recorded"][-1] for row in rows]
+    seeds = ", ".join(str(row["seed"]) for row in rows)
+    error, spread = unit.test_error
+    ours: dict[str, tuple[list[float], str, int]] = {
+        "test error, %": ([row["test_error"] for row in rows], f"{error:.2f} ± {spread:.2f} (3 seeds)", 2),
+        "λ_max": ([row["lambda_1"] for row in last], f"{unit.lambda_max}", 1),
+        "λ_max / λ_5": ([row["lambda_1"] / row["lambda_5"] for row in last], f"{unit.ratio}", 1),
+        "l1 norm": ([row["l1_norm"] for row in last], "drawn in its Figure 5", 0),
+        "mean forgetting score": ([row["mean_forgetting"] for row in rows], "drawn in its Figure 8", 2),
+        "never forgotten, %": ([_forgotten_share(row, 0, 0) for row in rows], "drawn in its Figure 8", 1),
+        "forgotten 20 times or more, %": ([_forgotten_share(row, 20) for row in rows], "drawn in its Figure 8", 1),
+        "cost, as a multiple of ERM's": ([row["cost_multiple"] for row in rows], "–", 2),
+    }
+    lines = [
+        f"# {unit.title}", "",
+        f"Pre-activation ResNet-18, {settings['epochs']} epochs, seeds {seeds}, batch {settings['batch_size']}, "
+        f"learning rate {settings['lr']} divided by 10 at half and three quarters, momentum {settings['momentum']}, "
+        f"weight decay {settings['weight_decay']}, zero padding of 4, crop and flip, bf16. The last epoch's weights; "
+        f"the test set selected nothing. {measured['machine']}, torch {measured['torch']}, "
+        f"commit `{measured['commit'][:12]}`.", "",
+        "| at the end | mean ± standard deviation over seeds (each seed) | paper (Tables 1 and 2) |", "|---|---|---|",
+        *(f"| {name} | {_mean_sd(values, digits)} | {paper} |" for name, (values, paper, digits) in ours.items()), "",
+        "Along the run, means over seeds:", "",
+        "| epoch | training loss, augmented | training accuracy, not augmented, % |", "|---|---|---|",
+    ]  # fmt: skip
+    for epoch in range(settings["epochs"] // 4, settings["epochs"] + 1, settings["epochs"] // 4):
+        loss, right = (mean(row[name][epoch - 1] for row in rows) for name in ("train_loss", "right"))
+        lines.append(f"| {epoch} | {loss:.4f} | {100 * right:.2f} |")
+    return [
+        *lines, "",
+        "Eigenvalues are of the Hessian of the mean cross-entropy over 1,000 training images, the first 100 of each "
+        "class, without augmentation, in eval mode and float32, and all have converged. The paper also takes 100 of "
+        "each class. It does not say which, nor in which mode its network was, and these runs do not tell where the "
+        "difference in λ_max comes from.", "",
+        "Training accuracy and forgetting are of all training images at the end of every epoch, without augmentation. "
+        "The mean forgetting score is over the images that were right at least once; "
+        f"{sum(row['never_right'] for row in rows)} never were.", "",
+        f"Made by `{measured['command']}`; every number is in `{unit.page}.json` beside this page.",
+    ]  # fmt: skip
+
+
+def _forgotten_share(row: dict[str, Any], low: int, high: int | None = None) -> float:
+    """The percentage of the training images that were forgotten from `low` to `high` times."""
+    counts: dict[int, int] = {int(times): count for times, count in row["forgotten_times"].items()}
+    chosen = sum(count for times, count in counts.items() if low <= times and (high is None or times <= high))
+    return 100 * chosen / (sum(counts.values()) + int(row["never_right"]))
+
+
+def _mean_sd(values: Sequence[float], digits: int) -> str:
+    each = ", ".join(f"{value:.{digits}f}" for value in values)
+    return f"{mean(values):.{digits}f} ± {stdev(values):.{digits}f} ({each})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="unit", required=True)
+    for name, unit in UNITS.items():
+        verb = verbs.add_parser(name, help=unit.title)
+        verb.add_argument("--out", type=Path, required=True, help="run folders; the same command goes on from them")
+        verb.add_argument("--home", type=Path, help="where results are put after each part, without weights")
+        verb.add_argument("--commit", default="unknown")
+        verb.add_argument("--seconds", type=float, default=570, help="of one part")
+        verb.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+        verb.add_argument("--epochs", type=int, default=unit.epochs)
+        verb.add_argument("--record-at", type=int, nargs="*", default=unit.record_at, metavar="EPOCH")
+        verb.add_argument("--print-every", type=int, default=10, metavar="EPOCHS")
+        verb.add_argument("--trial", type=int, metavar="N", help="train on N random images instead")
+    verbs.add_parser("page", help="write the page of a JSON file").add_argument("file", type=Path)
+    args = parser.parse_args()
+    args.started = time.monotonic()
+    if args.unit == "page":
+        _page(args.file)
+        return
+    unit = replace(UNITS[args.unit], epochs=args.epochs, record_at=tuple(args.record_at))
+    sys.exit(0 if run(unit, args) else MORE_TO_DO)
+
+
+if __name__ == "__main__":
+    main()
