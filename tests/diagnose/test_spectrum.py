@@ -602,7 +602,7 @@ def test_errors():
             batch_size=10, memory=memory,
         )  # fmt: skip
     refused(
-        r"matrix-vector product 1 holds NaN or infinity; for a Hessian look for a root",
+        r"matrix-vector product 1 holds NaN or infinity; for a Hessian, look for a square root",
         loss=lambda f, y: (f - f.detach()).abs().pow(1.5).sum(1),
     )
     refused(

@@ -34,7 +34,7 @@ from evenly.diagnose.spectrum import MOST_STEPS, HessianSpectrum, hessian_spectr
 from evenly.diagnose.tracking import Tracker
 from evenly.engine.evaluation import check_model, in_chunks, in_eval_mode, logits_of
 from evenly.engine.losses import single
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, SettingError
 from evenly.models.weights import READERS, load_weights
 from evenly.settings import Recording, checked, options_of, settings_of
 
@@ -72,6 +72,8 @@ class Recorder(Tracker):
     def __init__(self, data: Any, recording: Recording | None = None, **options: Any) -> None:
         recording = recording or Recording(**checked("option of record", options, settings_of(Recording)))
         super().__init__(recording.every, recording.epochs)
+        if isinstance(recording.spectrum, str):  # of a config file, where a function is its name
+            raise SettingError("spectrum", recording.spectrum, "a whole number or a function")
         self.data, self.train = data, split_of(data)
         self.spectrum, self.l1 = recording.spectrum, recording.l1
         self.importance = _importance_options(recording.importance)
