@@ -13,7 +13,7 @@ from torch import nn
 
 import evenly
 from evenly import Data, Split
-from evenly.diagnose.audit import Audit, audit
+from evenly.diagnose.auditing import Audit, audit
 from evenly.diagnose.recording import Recorder
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from evenly.data import Data, Split, Texts
-from evenly.diagnose.audit import audit
+from evenly.diagnose.auditing import audit
 from evenly.errors import EvenlyError
 from evenly.models import factory
 from evenly.report import write_report
