@@ -75,9 +75,8 @@ def worst_at_cost(run, cost, **settings):
 
 def report(name, runs, costs, **settings):
     then = [worst_at_cost(run, cost, **settings) for run, cost in zip(runs.values(), costs, strict=True)]
-    print(
-        f"  {name}: {costs}, median {statistics.median(costs):,.0f} of {next(iter(runs.values())).results.cost:,.0f} in all;"
-    )
+    total = next(iter(runs.values())).results.cost
+    print(f"  {name}: {costs}, median {statistics.median(costs):,.0f} of {total:,.0f} in all;")
     print(f"    worst group of the test set then {then}, at the end {[round(worst(run), 1) for run in runs.values()]}")
 
 
