@@ -1,4 +1,4 @@
-"""Shortcut digits, the law as it stands, seeds 100-104: who reads the digit where the bright edge is wrong?"""
+"""Shortcut digits with the default options, seeds 100-104: the methods' accuracy if the bright edge is wrong."""
 
 import statistics
 

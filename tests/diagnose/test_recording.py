@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 import evenly
 from evenly import Data, EvenlyError, Split
-from evenly.diagnose.hessian_spectrum import hessian_spectrum
 from evenly.diagnose.importance import gini, importance_weights
 from evenly.diagnose.norms import l1_norm
-from evenly.diagnose.probes import probes
+from evenly.diagnose.probing import probes
 from evenly.diagnose.recording import Recorder
+from evenly.diagnose.spectrum import hessian_spectrum
 
 
 def clouds(n: int, seed: int) -> Split:
@@ -177,11 +177,11 @@ def test_what_cannot_be_recorded_is_refused() -> None:
     split = clouds(60, 0)
     for options, match in (
         ({}, "nothing to record; ask for probes, importance, spectrum, forgetting or l1"),
-        ({"l1": True, "every": 0}, "every 0 never comes round"),
-        ({"l1": True, "every": 1.5}, "every 1.5 never comes round"),
+        ({"l1": True, "every": 0}, "every.* must be at least 1, got 0"),
+        ({"l1": True, "every": 1.5}, "every must be a whole number, got 1.5"),
         ({"importance": {"roh": 1}}, "no option of importance is called 'roh'; did you mean 'rho'"),
-        ({"spectrum": 0.5}, "spectrum 0.5 is no number of eigenvalues; give 1 or more"),
-        ({"spectrum": -1}, "spectrum -1 is no number of eigenvalues"),
+        ({"spectrum": 0.5}, "spectrum must be a whole number or .*, got 0.5"),
+        ({"spectrum": -1}, "spectrum must be at least 1, got -1"),
         ({"probes": "b"}, "no attribute is called 'b'"),
         ({"probes": ["a", "b"]}, "no attribute is called 'b'"),
     ):
@@ -227,7 +227,7 @@ def test_attributes_to_probe_may_be_joined_by_commas():
 
 
 def test_probes_that_are_no_names_are_refused():
-    with pytest.raises(EvenlyError, match="probes 3 are no names; give attributes"):
+    with pytest.raises(EvenlyError, match="probes must be a name or a list or true or false, got 3"):
         evenly.Recorder((torch.randn(8, 3), torch.arange(8) % 2), probes=3)
 
 

@@ -116,7 +116,7 @@ def test_the_model_and_the_random_states_are_left_as_they_were() -> None:
 
 def test_the_mode_comes_back_after_an_error() -> None:
     model, (x, y) = small(d=4), samples(d=4)
-    with pytest.raises(EvenlyError, match="cannot take inputs of shape .*mat1"):
+    with pytest.raises(EvenlyError, match=r"cannot take inputs of shape .*mat1"):
         mean_loss(model, "mse", x[:, :3], y)
     assert model.training
 

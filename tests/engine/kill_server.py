@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from evenly import train
 from evenly.data import load
-from evenly.experiment import train
 
 DATA = load("shortcut-digits")
 SETTINGS: dict[str, Any] = {"batch_size": 32, "select": "worst-group", "schedule": "cosine", "seed": 3}
@@ -45,7 +45,7 @@ def start(method: str, out: Path) -> int:
         return child
     code = 1
     try:
-        run = train(net, DATA, method, out=out, **SETTINGS, **METHODS[method])
+        run = train(DATA, model=net, method=method, out=out, **SETTINGS, **METHODS[method])
         torch.save(run.model.state_dict(), out.with_suffix(".weights"))
         code = 0
     except BaseException:
@@ -105,7 +105,7 @@ def torment(folder: Path, method: str, kills: int, draw: random.Random) -> dict[
 def main(folder: Path, kills: int, seed: int) -> None:
     torch.set_num_threads(1)
     for optimizer in ("sgd", "sam"):
-        train(net, DATA, "useful", optimizer, epochs=1, out=folder / "warm" / optimizer)
+        train(DATA, model=net, method="useful", optimizer=optimizer, epochs=1, out=folder / "warm" / optimizer)
     if threading.active_count() > 1 or len(list(Path("/proc/self/task").glob("*"))) > 1:
         sys.exit("more than one thread; forking is not safe")
     draw = random.Random(seed)

@@ -239,19 +239,3 @@ def test_what_a_method_does_after_its_epochs_is_in_the_cost_of_its_weights():
     assert Trained(torch.nn.Identity(), history, 34.0, "average", 2).selected_cost == 24
     assert Trained(torch.nn.Identity(), history, 30.0, "last", 3).selected_cost == 30
     assert Trained(torch.nn.Identity(), [], 5.0, "last", 0).selected_cost == 5
-
-
-def test_results_tell_of_intervals_use_and_full_epochs(tmp_path):
-    settings = {"epochs": 11, "warmup_epochs": 2, "every": 1, "batch_size": 32, "lr": 0.3, "weight_decay": 0.0}
-    run, again = (
-        evenly.train("shortcut-digits", method="pde", decay=1.0, out=tmp_path / "run", **settings) for _ in range(2)
-    )
-    assert run.selected_epoch < len(run.history)
-    found, sizes = run.results, [row["examples"] for row in run.history[: run.selected_epoch]]
-    assert found["selected_after_epochs"] == pytest.approx(sum(sizes) / 1000)
-    assert (found["used"]["examples"], found["used"]["shown"]) == (sizes[-1], sum(sizes))
-    assert sum(found["used"]["groups"]) == sizes[-1]
-    test = found["test"]
-    assert test["group_intervals"] == intervals(test["groups"], test["group_counts"])
-    assert torch.equal(again.seen_counts, run.seen_counts)  # counted anew from a folder that keeps none of it
-    assert again.results["used"] == found["used"]

@@ -99,3 +99,11 @@ def test_a_dataset_trains_to_the_same_bits_as_tensors(fit, net, problem, workers
     ]
     assert runs[0].history == runs[1].history
     assert all(torch.equal(p, q) for p, q in zip(runs[0].model.parameters(), runs[1].model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("size", [None, 6])
+def test_a_network_that_works_in_place_does_not_change_the_data(fit, problem, size):
+    data = problem()
+    before = data.fingerprint()
+    fit(epochs=2, batch_size=size)(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)).double(), data)
+    assert data.fingerprint() == before

@@ -14,7 +14,7 @@ from evenly.engine import Checkpoints, Objective, captured
 from evenly.engine.batches import gathered
 from evenly.engine.side_by_side import side_by_side
 from evenly.errors import EvenlyError
-from evenly.experiment import memory_explained
+from evenly.experiment.execute import memory_explained
 from evenly.methods.group_dro import group_dro
 from evenly.optim.registry import OPTIMIZERS, builder
 

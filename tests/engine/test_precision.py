@@ -109,15 +109,6 @@ def test_a_single_output_has_its_loss_in_float32(fit, data):
     assert run.history[0]["train_loss"] == pytest.approx(seen[0].mean().item(), rel=1e-5)
 
 
-def test_the_results_of_a_run_in_bf16(data):
-    run = evenly.train(data, model="mlp", epochs=2, batch_size=8, precision="bf16")
-    assert run.precision == "bf16"
-    outputs = run.outputs(data.test)
-    right = (outputs.argmax(1) == data.test.labels).double().mean().item()
-    assert run.results["test"]["accuracy"] == pytest.approx(right)
-    assert torch.equal(outputs, short(outputs))
-
-
 def test_auto_is_bf16_for_images_on_a_gpu_that_has_it(monkeypatch, data):
     class Read(Dataset):
         def __init__(self, x):

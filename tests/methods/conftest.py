@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 from hypothesis import settings
 from torch import Tensor, nn
 
 from evenly import Data
-from evenly.engine import Fit
-from evenly.methods import METHODS
+from evenly.engine import Checkpoints, Fit, Trained
+from evenly.methods import METHODS, infer_groups
+from evenly.models import factory
 from evenly.optim.registry import builder
 from evenly.settings import Settings, settings_of
 
@@ -101,6 +103,27 @@ def engine() -> Callable[..., Fit]:
         return Fit(Settings(**{"epochs": 4, "batch_size": 16} | settings), build, **{"seed": 5} | given)
 
     return build
+
+
+@pytest.fixture
+def train(net: Callable[[], nn.Module]) -> Callable[..., Trained]:
+    """A method by name on a network with a seed of its own, kept in `out`; settings and options by name."""
+
+    def run(data: Data, method: str, optimizer: str = "sgd", model: Any = net, **given: Any) -> Trained:
+        given = {"epochs": 4, "batch_size": 16, "lr": 0.1, "momentum": 0.9, "rho": 0.1} | given
+        seed, out, progress = given.pop("seed", 0), given.pop("out", None), given.pop("progress", lambda *_: None)
+        settings = Settings(**{name: given.pop(name) for name in settings_of(Settings) if name in given})
+        rates = {name: getattr(settings, name) for name in ("lr", "momentum", "weight_decay", "rho")}
+        fresh, _ = factory(model, data.train.example_shape, data.classes, seed)
+        checkpoints = None if out is None else Checkpoints(out)
+        fit = Fit(settings, builder(optimizer, **rates), seed=seed, checkpoints=checkpoints, progress=progress)
+        options = OPTIONS.get(method, {}) | given
+        if settings.groups == "infer":
+            inferred = infer_groups(fresh, data, fit, settings.infer)
+            data, fit = inferred.data, evolve(fit, spent=inferred.cost, inferred=True)
+        return METHODS[method](fresh, data, fit, **options)
+
+    return run
 
 
 @pytest.fixture

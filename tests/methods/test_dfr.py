@@ -14,7 +14,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-import evenly
 from evenly import Data
 from evenly.methods import METHODS
 from evenly.methods.dfr import STRENGTHS, draw, halves
@@ -148,11 +147,8 @@ def test_a_layer_without_a_bias_gets_one(tiny: Any, engine: Any) -> None:
     assert run.model[2].bias.abs().sum() > 0
 
 
-def test_the_layer_is_kept_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = evenly.data.load("shortcut-digits", seed=0)
-    settings = {"epochs": 2, "draws": 2, "device": "cpu", "out": tmp_path / "run"}
-    first = evenly.train(data, model="mlp", method="dfr", **settings)
+def test_the_layer_is_kept_with_the_run(train: Any, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = train(tiny(), "dfr", out=tmp_path)
     monkeypatch.setattr(sys.modules["evenly.methods.dfr"], "last_layer", lambda *_: pytest.fail("fitted again"))
-    again = evenly.train(data, model="mlp", method="dfr", **settings)
-    assert again.results == first.results
-    assert torch.equal(again.outputs(data.test), first.outputs(data.test))
+    again = train(tiny(), "dfr", out=tmp_path)
+    assert torch.equal(again.outputs(tiny().test), first.outputs(tiny().test))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -17,27 +16,13 @@ from torch.utils.data import Dataset
 
 import evenly
 from evenly import Data, Split
-from evenly.engine import Checkpoints
+from evenly.engine import Checkpoints, measure
 from evenly.methods import METHODS
 
-PLAN = {"epochs": 4, "batch_size": 16, "lr": 0.1, "momentum": 0.9, "rho": 0.1}
 each_method = pytest.mark.parametrize("method", METHODS)
 each_pair = pytest.mark.parametrize(
     ("method", "optimizer"), [(method, optimizer) for method in METHODS for optimizer in ("sgd", "sam")]
 )
-
-
-@pytest.fixture
-def train(options: dict[str, dict[str, Any]], net: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """`evenly.train` with the tiny problem's settings; pages have tests of their own."""
-    monkeypatch.setattr("evenly.report.run_page", lambda *args, **kwargs: None)
-
-    def run(data: Any, method: str, optimizer: str = "sgd", model: Any = net, **more: Any) -> Any:
-        return evenly.train(
-            data, model=model, method=method, optimizer=optimizer, **{**PLAN, **options.get(method, {}), **more}
-        )
-
-    return run
 
 
 def weights(run: Any) -> dict[str, Tensor]:
@@ -46,6 +31,12 @@ def weights(run: Any) -> dict[str, Tensor]:
 
 def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+def bill(run: Any) -> tuple[Any, ...]:
+    """What it cost, and what it says of its weights and of the examples it chose."""
+    chosen = None if run.selection is None else (run.selection.indices.tolist(), run.selection.times.tolist())
+    return run.cost, run.evaluation_cost, run.selected_epoch, run.remarks, run.seen_counts.tolist(), chosen
 
 
 def global_states() -> tuple[Any, ...]:
@@ -118,9 +109,7 @@ def test_interrupted_in_every_epoch_it_ends_in_the_same_bits(
     assert rows[0] == rows[1]
     assert restarts == len(rows[0].splitlines()) >= 4
     assert equal(weights(whole), weights(broken))
-    without_time = [{**run.results, "seconds": None} for run in (whole, broken)]
-    assert without_time[0] == without_time[1]
-    assert (whole.cost, whole.evaluation_cost) == (broken.cost, broken.evaluation_cost)
+    assert bill(whole) == bill(broken)
 
 
 INFERRED = [("pde", "useful"), ("group_dro", "eiil"), ("dfr", "useful"), ("jtt", "eiil")]
@@ -155,30 +144,28 @@ def test_stopped_after_every_write_it_ends_in_the_same_bits(
             continue
     assert len(written) >= 8
     assert equal(weights(whole), weights(broken))
-    assert {**whole.results, "seconds": None} == {**broken.results, "seconds": None}
+    assert bill(whole) == bill(broken)
     rows = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "broken")]
     assert rows[0] == rows[1]
 
 
 @each_method
-def test_a_finished_folder_is_read_back_without_training(
+def test_finished_fits_are_read_back_without_training(
     train: Any, tiny: Any, net: Any, tmp_path: Path, method: str
 ) -> None:
-    first = train(tiny(), method, out=tmp_path / "run")
-    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.json*")}
+    first = train(tiny(), method, out=tmp_path)
+    metrics = (tmp_path / "metrics.jsonl").read_bytes()
 
     def untrainable() -> nn.Module:
         model = net()
         model.register_forward_pre_hook(lambda *_: pytest.fail("trained again") if torch.is_grad_enabled() else None)
         return model
 
-    untrainable.__qualname__ = net.__qualname__
-    again = train(tiny(), method, model=untrainable, out=tmp_path / "run")
-    assert again.results == first.results
+    again = train(tiny(), method, model=untrainable, out=tmp_path)
     assert again.history == first.history
+    assert bill(again) == bill(first)
     assert equal(weights(again), weights(first))
-    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.json*")} == files
-    assert json.loads(files[tmp_path / "run" / "results.json"]) == first.results
+    assert (tmp_path / "metrics.jsonl").read_bytes() == metrics
 
 
 @each_pair
@@ -256,10 +243,11 @@ DIFFICULT = {
 @each_pair
 @pytest.mark.parametrize("case", DIFFICULT)
 def test_works_with(train: Any, tiny: Any, case: str, method: str, optimizer: str) -> None:
-    run = train(tiny(DIFFICULT[case]), method, optimizer)
+    data = tiny(DIFFICULT[case])
+    run = train(data, method, optimizer)
     assert len(run.history) == 4
     assert all(np.isfinite(row["train_loss"]) for row in run.history)
-    measured = run.results["train"]
+    measured = measure(run.outputs(data.train), data.train, data)
     assert {g: n for g, n in enumerate(measured["group_counts"]) if n} == Counter(DIFFICULT[case])
     assert [accuracy is None for accuracy in measured["groups"]] == [count == 0 for count in measured["group_counts"]]
 
@@ -284,7 +272,7 @@ def test_a_dataset_gives_the_bits_of_tensors_in_memory(train: Any, tiny: Any, me
     first, second = train(held, method, optimizer), train(read, method, optimizer)
     assert equal(weights(first), weights(second))
     assert first.history == second.history
-    assert first.results["test"] == second.results["test"]
+    assert torch.equal(first.outputs(held.test), second.outputs(read.test))
 
 
 @each_method
@@ -307,20 +295,19 @@ def test_the_selection_says_which_examples_and_how_often(watch: Any, engine: Any
 
 
 def test_each_has_a_control_that_costs_the_same(tiny: Any, net: Any, options: Any) -> None:
-    methods = ["reweight", "lff", "eiil", "dfr", "jtt"]
-    plan = {key: value for key, value in PLAN.items() if key != "rho"}
-    table = evenly.compare(
-        tiny(), model=net, methods=methods, seeds=1, options={m: options.get(m, {}) for m in methods}, **plan
-    )
-    rows = {row["arm"]: row for row in table.rows}
-    for method in methods:
-        row = rows[f"{method}+sgd"]
-        control = rows[row["control"]]
-        assert control["method"] == METHODS[method].control
-        assert control["optimizer"] == "sgd"
-        assert row["cost"] <= control["cost"] < row["cost"] + 17
-    assert rows["lff+sgd"]["cost_multiple"] == 2
-    assert rows["reweight+sgd"]["control"] == "erm+sgd"
+    settings = {"epochs": 4, "batch_size": 16, "lr": 0.1, "seeds": 1, "options": options}
+    rows = {row.arm: row for row in evenly.compare(tiny(), model=net, methods=list(METHODS), **settings).rows}
+    for arm, row in rows.items():
+        if arm.control_of is not None or arm.method in ("erm", "subsample"):
+            continue
+        control = rows[row.control]
+        assert control.arm.pair == f"{METHODS[arm.method].control}+sgd"
+        assert row.result.cost <= control.result.cost < row.result.cost + 17
+        if control.arm.method == "random_upsample" and arm.method != "random_upsample":
+            assert control.result.chosen == row.result.chosen > 0
+    by_pair = {arm.pair: row for arm, row in rows.items() if arm.control_of is None}
+    assert by_pair["lff+sgd"].result.cost_multiple == 2
+    assert by_pair["reweight+sgd"].control == by_pair["erm+sgd"].arm
 
 
 @each_method

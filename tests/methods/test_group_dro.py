@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +160,17 @@ def test_the_worst_group_counts_most_in_the_end(tiny: Any, engine: Any, linear: 
         each = losses(model(data.train.inputs).detach(), data.train.labels)
         worst[method] = max(float(each[data.train.groups == g].mean()) for g in range(4))
     assert worst["group_dro"] < worst["erm"] - 0.05
+
+
+def test_it_resumes_exactly_in_double_precision(train: Any, tiny: Any, net: Any, tmp_path: Path) -> None:
+    data, model = tiny(dtype=torch.float64, held_out=False), net().double()
+
+    def stop(share: float, note: str) -> None:
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    whole = train(data, "group_dro", model=model).model.state_dict()
+    with pytest.raises(KeyboardInterrupt):
+        train(data, "group_dro", model=model, out=tmp_path, progress=stop)
+    resumed = train(data, "group_dro", model=model, out=tmp_path).model.state_dict()
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)

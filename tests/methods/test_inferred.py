@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from attrs import asdict
+from attrs import evolve
 from sklearn.metrics import adjusted_mutual_info_score
 from torch import nn
-from typer.testing import CliRunner
 
 import evenly
 from evenly import Data, EvenlyError, hard_examples
-from evenly.cli import app
 from evenly.errors import EvenlyWarning
 from evenly.methods import METHODS, infer_groups
 from evenly.methods.inferred import Inferred, Minority, hard_in_each, match
@@ -26,11 +23,6 @@ PLAN = {"epochs": 4, "batch_size": 16, "lr": 0.1}
 
 def without_groups(data: Data) -> Data:
     return Data(**{name: (split.inputs, split.labels) for name, split in data.splits.items()})
-
-
-@pytest.fixture(autouse=True)
-def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenly.report.run_page", lambda *args, **kwargs: None)
 
 
 @pytest.mark.parametrize("by", ["useful", "eiil"])
@@ -78,7 +70,7 @@ def test_groups_for_evaluation_are_left_to_it(tiny: Any, net: Any) -> None:
         split.evaluation_groups = torch.stack([split.groups >= 1, split.groups == 3], 1)
     run = evenly.train(data, model=net, method="subsample", groups="infer", select="worst-group", **PLAN)
     assert len(run.history[0]["validation"]["inferred_groups"]) == 4
-    assert len(run.results["test"]["groups"]) == 2
+    assert len(run.results.splits["test"].groups) == 2
     assert all(split.evaluation_groups is not None for split in data.splits.values())
 
 
@@ -105,15 +97,15 @@ def test_a_class_that_is_all_alike_is_one_group() -> None:
 def test_methods_that_need_groups_run_on_data_without(tiny: Any, net: Any, method: str, by: str) -> None:
     data = without_groups(tiny())
     run = evenly.train(data, model=net, method=method, groups="infer", infer=by, select="worst-group", **PLAN)
-    assert run.rule == run.results["rule"] == "worst-inferred-group"
-    assert run.results["inferred_groups"]["by"] == by
-    assert sum(run.results["inferred_groups"]["counts"]) == 60
-    assert "match" not in run.results["inferred_groups"]
+    assert run.results.rule == "worst-inferred-group"
+    assert run.results.inferred_groups.by == by
+    assert sum(run.results.inferred_groups.counts) == 60
+    assert run.results.inferred_groups.match is None
     best = max((row["validation"]["worst_inferred_group"], row["validation"]["accuracy"]) for row in run.history)
-    chosen = run.history[run.selected_epoch - 1]["validation"]
+    chosen = run.history[run.results.selected_epoch - 1]["validation"]
     assert (chosen["worst_inferred_group"], chosen["accuracy"]) == best
     assert "worst_group" not in chosen
-    assert run.history[0]["cost"] > run.results["inferred_groups"]["cost"] > 60
+    assert run.history[0]["cost"] > run.results.inferred_groups.cost > 60
 
 
 @pytest.mark.parametrize("method", [*NEED_GROUPS, "erm"])
@@ -126,10 +118,10 @@ def test_true_groups_change_nothing_but_what_is_measured(tiny: Any, net: Any, en
     for key, value in blind.model.state_dict().items():
         assert torch.equal(value, known.model.state_dict()[key])
     assert blind.history == known.history
-    assert known.results["test"]["group_counts"] == [6] * 4
-    assert "groups" not in blind.results["test"]
+    assert known.results.splits["test"].group_counts == (6,) * 4
+    assert blind.results.splits["test"].groups == ()
     inferred = infer_groups_of(data, net, engine)
-    assert known.results["inferred_groups"]["match"] == asdict(match(inferred, data.train.groups))
+    assert known.results.inferred_groups.match.purity == tuple(match(inferred, data.train.groups).purity)
 
 
 def infer_groups_of(data: Data, net: Any, engine: Any) -> torch.Tensor:
@@ -150,11 +142,12 @@ def test_groups_that_nothing_would_use_are_not_inferred(tiny: Any, net: Any, tmp
 
 
 def test_of_the_arms_that_are_compared_only_those_that_use_them_infer_groups(tiny: Any, net: Any) -> None:
-    table = evenly.compare(tiny(), model=net, methods=["erm", "pde"], seeds=1, groups="infer", infer="eiil", **PLAN)
-    rows = {row["arm"]: row for row in table.rows}
-    assert [arm for arm, row in rows.items() if "inferred_groups" in row] == ["pde+sgd"]
+    settings = {"groups": "infer", "infer": "eiil", "seeds": 1, **PLAN}
+    table = evenly.compare(tiny(), model=net, methods=["erm", "pde"], **settings)
+    rows = {row.arm.name: row for row in table.rows}
+    assert [arm for arm, row in rows.items() if row.result.inferred_groups] == ["pde+sgd"]
     plain = evenly.train(tiny(), model=net, method="erm", **PLAN).results
-    assert {**rows["erm+sgd"], "seconds": 0} == {**rows["erm+sgd"], **plain, "seconds": 0}
+    assert evolve(rows["erm+sgd"].result, seconds=0) == evolve(plain, seconds=0)
 
 
 @pytest.mark.parametrize("method", ["pde", "dfr", "useful"])
@@ -162,16 +155,16 @@ def test_inferring_is_billed_to_a_method_that_needs_groups_and_else_to_evaluatio
     tiny: Any, net: Any, method: str
 ) -> None:
     run = evenly.train(tiny(), model=net, method=method, groups="infer", select="worst-group", **PLAN)
-    shown, inferring = sum(row["examples"] for row in run.history), run.results["inferred_groups"]["cost"]
+    shown, inferring = sum(row["examples"] for row in run.history), run.results.inferred_groups.cost
     later = 61 / 3 if method == "dfr" else 0.0
     looks = 4 * 24 / 3
     if method == "useful":
         early = len(run.selection.details["early_losses"]) * 60 + 60 / 3
-        assert run.cost == pytest.approx(early + shown, rel=1e-12)
-        assert run.evaluation_cost == run.results["evaluation_cost"] == pytest.approx(looks + inferring, rel=1e-12)
+        assert run.results.cost == pytest.approx(early + shown, rel=1e-12)
+        assert run.results.evaluation_cost == pytest.approx(looks + inferring, rel=1e-12)
     else:
-        assert run.cost == pytest.approx(inferring + shown + later, rel=1e-12)
-        assert run.evaluation_cost == pytest.approx(looks, rel=1e-12)
+        assert run.results.cost == pytest.approx(inferring + shown + later, rel=1e-12)
+        assert run.results.evaluation_cost == pytest.approx(looks, rel=1e-12)
 
 
 def test_a_match_by_hand() -> None:
@@ -214,22 +207,22 @@ def test_interrupted_in_every_epoch_it_ends_in_the_same_bits(
     assert len(seen) == 2 * len(rows[0].splitlines()) > 8
     for key, value in whole.model.state_dict().items():
         assert torch.equal(value, broken.model.state_dict()[key])
-    assert whole.results["inferred_groups"] == broken.results["inferred_groups"]
-    assert whole.cost == broken.cost
+    assert whole.results.inferred_groups == broken.results.inferred_groups
+    assert whole.results.cost == broken.results.cost
 
 
 def test_controls_train_for_the_whole_cost_and_are_selected_by_the_same_groups(tiny: Any, net: Any) -> None:
-    table = evenly.compare(
-        tiny(), model=net, methods=["pde", "group_dro", "dfr"], seeds=1, groups="infer", select="worst-group", **PLAN
-    )
-    rows = {row["arm"]: row for row in table.rows}
-    for method in ("pde", "group_dro", "dfr"):
-        row = rows[f"{method}+sgd"]
-        control = rows[row["control"]]
-        assert control["method"] == "erm"
-        assert row["cost"] <= control["cost"] < row["cost"] + 17
-        assert control["inferred_groups"] == row["inferred_groups"]
-    assert table.plan["rule"] == "worst-inferred-group"
+    settings = {"groups": "infer", "select": "worst-group", "seeds": 1, **PLAN}
+    table = evenly.compare(tiny(), model=net, methods=["pde", "group_dro", "dfr"], **settings)
+    rows = {row.arm: row for row in table.rows}
+    arms = [row for row in rows.values() if row.arm.control_of is None]
+    assert len(arms) == 3
+    for row in arms:
+        control = rows[row.control]
+        assert control.arm.method == "erm"
+        assert row.result.cost <= control.result.cost < row.result.cost + 17
+        assert control.result.inferred_groups == row.result.inferred_groups
+    assert table.plan.rule == "worst-inferred-group"
 
 
 def test_a_budget_does_not_cut_the_inference_short(tiny: Any, net: Any) -> None:
@@ -246,7 +239,7 @@ def test_a_budget_does_not_cut_the_inference_short(tiny: Any, net: Any) -> None:
         )
         for budget in (None, 30.0)
     )
-    assert free.results["inferred_groups"] == bound.results["inferred_groups"]
+    assert free.results.inferred_groups == bound.results.inferred_groups
     assert len(bound.history) == 1 < len(free.history)
 
 
@@ -282,18 +275,7 @@ def test_inferred_groups_that_validation_lacks_are_told_of_where_the_rule_goes_b
     few = Data((train.inputs, train.labels), (held.inputs[:2], torch.tensor([0, 1])))
     with pytest.warns(EvenlyWarning, match=r"2 of 4 inferred groups \(.*\) have no validation example"):
         run = evenly.train(few, model="mlp", method="erm", select="worst-group", groups="infer", **PLAN)
-    assert len(run.results["inferred_groups"]["without_validation"]) == 2
+    assert len(run.results.inferred_groups.without_validation) == 2
     of_one = Data((train.inputs, train.labels), (held.inputs[:2], torch.tensor([0, 0])))
     with pytest.warns(EvenlyWarning, match=r"[23] of 4 inferred groups \(.*\) have no validation example"):
         evenly.train(of_one, model="mlp", method="pde", select="worst-group", groups="infer", **PLAN)
-
-
-def test_from_the_command_line(tmp_path: Path) -> None:
-    asked = ["train", "shortcut-digits", "--method", "pde", "--groups", "infer", "--infer", "eiil", "--epochs", "6"]
-    told = CliRunner().invoke(app, [*asked, "--device", "cpu", "--out", str(tmp_path / "run")])
-    assert told.exit_code == 0, told.output
-    assert "rule: worst-inferred-group" in told.output
-    assert "groups inferred by eiil after" in told.output
-    assert "of the smallest true group" in " ".join(told.output.split())
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert 0 <= results["inferred_groups"]["match"]["minority"]["recall"] <= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -272,34 +273,20 @@ def test_outputs_that_are_no_numbers_are_refused(tiny: Any, engine: Any, linear:
             METHODS[method](lambda: Overflowing(5, 2), tiny(), engine(), separating_epoch=1)
 
 
-def test_each_has_a_control_of_equal_cost(tiny: Any, net: Any) -> None:
-    options = {method: {"separating_epoch": 1} for method in EARLY}
-    table = evenly.compare(tiny(), model=net, methods=EARLY, seeds=1, epochs=4, batch_size=16, options=options)
-    rows = {row["arm"]: row for row in table.rows}
-    for method in EARLY:
-        row = rows[f"{method}+sgd"]
-        other = "erm" if method == "upweight" else "random_upsample"
-        assert row["control"] == f"{other}+sgd at the cost of {method}+sgd"
-        control = rows[row["control"]]
-        assert control["method"] == other
-        assert row["cost"] <= control["cost"] < row["cost"] + 17
-        assert other == "erm" or control["chosen"] == row["chosen"] > 0
-
-
 @pytest.mark.parametrize("method", ["useful", "misclassification", "quantile", "upweight", "jtt", "eiil"])
-def test_what_was_chosen_stays_chosen_where_a_run_goes_on(method, tmp_path, monkeypatch):
+def test_what_was_chosen_stays_chosen_where_a_run_goes_on(
+    train: Any, tiny: Any, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other hardware rounds otherwise and might choose others: the choice is kept, not made again."""
-    data = evenly.data.load("partial-digits", seed=0)
-    settings = {"epochs": 3, "separating_epoch": 1, "device": "cpu"}
 
-    def stop(share, note):
+    def stop(share: float, note: str) -> None:
         if "final epoch 1" in note:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        evenly.train(data, model="mlp", method=method, out=tmp_path / "run", progress=stop, **settings)
-    straight = evenly.train(data, model="mlp", method=method, **settings)
+        train(tiny(), method, out=tmp_path, progress=stop)
+    straight = train(tiny(), method)
     monkeypatch.setattr("evenly.methods.early.Early.outputs", lambda early: pytest.fail("it chose again"))
-    resumed = evenly.train(data, model="mlp", method=method, out=tmp_path / "run", **settings)
+    resumed = train(tiny(), method, out=tmp_path)
     assert torch.equal(resumed.selection.indices, straight.selection.indices)
     assert resumed.cost == straight.cost

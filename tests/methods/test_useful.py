@@ -131,6 +131,30 @@ def test_hard_examples_refuses(logits: Tensor, labels: Any, options: dict[str, A
         hard_examples(logits, labels, **options)
 
 
+@pytest.mark.parametrize(
+    ("logits", "labels", "features"),
+    [
+        (torch.zeros(4, 2), [-1, -1, 1, 1], None),
+        (torch.zeros(4, 2), [0, 0, 2, 2], None),
+        (torch.arange(6.0), [0, 0, 1, 1, 2, 2], None),
+        (torch.zeros(0, 2), [], None),
+        (torch.arange(4.0), [0, 0, 1, 1], np.zeros((3, 2))),
+        (torch.arange(4.0), [0, 0, 1, 1], np.full((4, 2), np.nan)),
+    ],
+)
+def test_hard_examples_refuses_arrays_that_do_not_go_together(logits: Any, labels: Any, features: Any) -> None:
+    with pytest.raises(EvenlyError):
+        hard_examples(logits, labels, features=features)
+
+
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+def test_a_class_that_is_learned_to_the_last_digit_has_no_hard_examples(scale: float) -> None:
+    z = scale * torch.linspace(40, 60, 20, dtype=torch.float64)
+    labels = torch.arange(20) % 2
+    logits = torch.stack([torch.zeros(20), torch.where(labels == 1, z, -z)], 1)
+    assert hard_examples(logits, labels).tolist() == []
+
+
 def test_leaves_global_states_alone() -> None:
     before = torch.random.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
     hard_examples(*planted(3, 4)[:2])
@@ -246,3 +270,7 @@ def test_random_upsampling_draws_everybody_alike(tiny: Any, engine: Any, linear:
         drawn.update(METHODS["random_upsample"](lambda: model, data, fit, count=20).selection.indices.tolist())
     deviation = (100 * (1 / 3) * (2 / 3)) ** 0.5
     assert all(abs(drawn[i] - 100 / 3) < 5 * deviation for i in range(60))
+
+
+def test_the_early_stage_is_not_evaluated(train: Any, tiny: Any) -> None:
+    assert train(tiny(), "useful").evaluation_cost == pytest.approx(4 * 24 / 3)

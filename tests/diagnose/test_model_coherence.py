@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from evenly.data import Data, Split
 from evenly.diagnose import coherence
-from evenly.diagnose.gauss_newton import GaussNewton, curvature_of, linear_layers, softmax_root
+from evenly.diagnose.gauss_newton import GaussNewton, linear_layers
+from evenly.diagnose.losses import curvature_of, softmax_root
 from evenly.errors import EvenlyError
 from evenly.theory.coherence import Coherence
 
@@ -517,10 +518,10 @@ class Branching(nn.Linear):
         (nn.Linear(4, 2), "cross-entropy", (X, ["a", "b", "c"]), {}, "cannot be read as numbers"),
         (nn.Linear(4, 2), "cross-entropy", TensorDataset(X), {}, r"item 0 of the data is a tuple, not \(x, y\)"),
         (nn.Linear(4, 2), "cross-entropy", (X, Y), {"chunk": 0}, "chunk 0 is no number of samples"),
-        (nn.Linear(4, 2), "cross-entropy", (X, Y), {"hessian": "true"}, "hessian must be one of gauss-newton, exact, got 'true'"),
+        (nn.Linear(4, 2), "cross-entropy", (X, Y), {"hessian": "true"}, "hessian must be one of gauss-newton, exact"),
         (nn.Linear(4, 2), "cross-entropy", (X, Y), {"hessian": "exact", "sketch": 4}, "sketch 4 needs factors"),
         (nn.Linear(4, 2), "cross-entropy", (X, Y), {"hessian": "exact", "memory": 9}, "3 exact Hessians of 10 x 10"),
-        (nn.Linear(4, 2), "cross-entropy", (X, Y), {"ascent": -1.0}, "ascent -1.0"),
+        (nn.Linear(4, 2), "cross-entropy", (X, Y), {"ascent": -1.0}, "ascent must be at least 0, got -1.0"),
         (Branching(4, 2), "cross-entropy", (X, Y), {}, "torch.vmap cannot batch Branching .* give chunk=1"),
     ],
 )  # fmt: skip

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from evenly.data import Data, Split
-from evenly.diagnose.hessian_spectrum import Density, MeanHessian, hessian_spectrum
+from evenly.diagnose.mean_hessian import MeanHessian
+from evenly.diagnose.spectrum import Density, hessian_spectrum
 from evenly.errors import EvenlyError
 
 
@@ -601,7 +602,7 @@ def test_errors():
             batch_size=10, memory=memory,
         )  # fmt: skip
     refused(
-        r"matrix-vector product 1 holds NaN or infinity; for a Hessian look for a root",
+        r"matrix-vector product 1 holds NaN or infinity; for a Hessian, look for a square root",
         loss=lambda f, y: (f - f.detach()).abs().pow(1.5).sum(1),
     )
     refused(
