@@ -45,7 +45,7 @@ QUICK = "--epochs 2 --batch-size 8"
         ("--model-option weights", "'weights' is not name=value"),
         ("--record forgeting=true", "no option of record is called 'forgeting'; did you mean 'forgetting'"),
         ("--record importance=abc", "importance"),
-        ("--record spectrum=100000", "more eigenvalues than are looked for in .*; give 200 or fewer"),
+        ("--record spectrum=100000", "more eigenvalues than are searched for in .*; give 200 or fewer"),
     ],
 )
 def test_refusals(refused, mine, snapshot, options, message):
