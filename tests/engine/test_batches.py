@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from evenly.data import Data, Everything, Split, Upsample
+from evenly.data import Data, Everything, Split
 from evenly.engine.batches import Batches
 from evenly.engine.evaluation import outputs_of
 
@@ -85,20 +85,6 @@ def test_outputs_are_in_order_in_eval_mode_and_leave_the_mode_alone(problem):
         outputs = outputs_of(model, Batches(data.train, 64, CPU))
         assert model.training is training
         torch.testing.assert_close(outputs, model[1](data.train.inputs).detach())
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_trains_to_the_same_bits_as_tensors(fit, net, problem, workers):
-    import copy
-
-    data = problem(23, validation=9)
-    sampler = Upsample([1, 5], 23, factor=3)
-    runs = [
-        fit(epochs=2, batch_size=8, select="average", workers=w)(copy.deepcopy(net), d, sampler=sampler)
-        for d, w in ((data, 0), (as_dataset(data), workers))
-    ]
-    assert runs[0].history == runs[1].history
-    assert all(torch.equal(p, q) for p, q in zip(runs[0].model.parameters(), runs[1].model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("size", [None, 6])
