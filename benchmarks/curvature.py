@@ -37,7 +37,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evenly.diagnose.hessian_spectrum import MeanHessian, hessian_spectrum
+from evenly.diagnose.mean_hessian import MeanHessian
+from evenly.diagnose.spectrum import hessian_spectrum
 
 Row = dict[str, Any]
 TOP, TOLERANCE, BATCH = 5, 1e-3, 100

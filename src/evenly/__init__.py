@@ -21,22 +21,22 @@ _HOMES = {
     "EvenlyError": "evenly.errors",
     "group_accuracy": "evenly.engine",
     "hard_examples": "evenly.methods",
-    "coherence": "evenly.diagnose.coherence",
+    "coherence": "evenly.diagnose.model_coherence",
     "CoherenceTracker": "evenly.diagnose.tracking",
-    "stability_card": "evenly.diagnose.stability_card",
-    "audit": "evenly.diagnose.audit",
-    "probe": "evenly.diagnose.probes",
-    "probes": "evenly.diagnose.probes",
+    "stability_card": "evenly.diagnose.stability",
+    "audit": "evenly.diagnose.auditing",
+    "probe": "evenly.diagnose.probing",
+    "probes": "evenly.diagnose.probing",
     "importance_weights": "evenly.diagnose.importance",
     "importance_map": "evenly.diagnose.importance",
     "lorenz": "evenly.diagnose.importance",
     "gini": "evenly.diagnose.importance",
-    "hessian_spectrum": "evenly.diagnose.hessian_spectrum",
+    "hessian_spectrum": "evenly.diagnose.spectrum",
     "forgetting_scores": "evenly.diagnose.forgetting",
     "ForgettingTracker": "evenly.diagnose.forgetting",
     "grad_cam": "evenly.diagnose.saliency",
-    "representations": "evenly.diagnose.representations",
-    "embedding": "evenly.diagnose.representations",
+    "representations": "evenly.diagnose.features",
+    "embedding": "evenly.diagnose.features",
     "l1_norm": "evenly.diagnose.norms",
     "Recorder": "evenly.diagnose.recording",
     "record_checkpoints": "evenly.diagnose.recording",
@@ -59,24 +59,24 @@ if TYPE_CHECKING:
     from evenly.data import Split as Split
     from evenly.data import Texts as Texts
     from evenly.data import Upsample as Upsample
-    from evenly.diagnose.audit import audit as audit
-    from evenly.diagnose.coherence import coherence as coherence
+    from evenly.diagnose.auditing import audit as audit
+    from evenly.diagnose.features import embedding as embedding
+    from evenly.diagnose.features import representations as representations
     from evenly.diagnose.forgetting import ForgettingTracker as ForgettingTracker
     from evenly.diagnose.forgetting import forgetting_scores as forgetting_scores
-    from evenly.diagnose.hessian_spectrum import hessian_spectrum as hessian_spectrum
     from evenly.diagnose.importance import gini as gini
     from evenly.diagnose.importance import importance_map as importance_map
     from evenly.diagnose.importance import importance_weights as importance_weights
     from evenly.diagnose.importance import lorenz as lorenz
+    from evenly.diagnose.model_coherence import coherence as coherence
     from evenly.diagnose.norms import l1_norm as l1_norm
-    from evenly.diagnose.probes import probe as probe
-    from evenly.diagnose.probes import probes as probes
+    from evenly.diagnose.probing import probe as probe
+    from evenly.diagnose.probing import probes as probes
     from evenly.diagnose.recording import Recorder as Recorder
     from evenly.diagnose.recording import record_checkpoints as record_checkpoints
-    from evenly.diagnose.representations import embedding as embedding
-    from evenly.diagnose.representations import representations as representations
     from evenly.diagnose.saliency import grad_cam as grad_cam
-    from evenly.diagnose.stability_card import stability_card as stability_card
+    from evenly.diagnose.spectrum import hessian_spectrum as hessian_spectrum
+    from evenly.diagnose.stability import stability_card as stability_card
     from evenly.diagnose.tracking import CoherenceTracker as CoherenceTracker
     from evenly.engine import group_accuracy as group_accuracy
     from evenly.errors import EvenlyError as EvenlyError

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, wraps
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from attrs import field, fields, frozen
 
@@ -236,6 +236,12 @@ class Settings(Value):
         """Plain values; a schedule of the user's own by its values at ten points of training."""
         return super().to_dict() | {"schedule": schedule_name(self.schedule)}
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        if isinstance(values, Mapping) and isinstance(schedule := values.get("schedule"), list):
+            values = {**values, "schedule": StoredSchedule(tuple(schedule))}
+        return super().from_dict(values)
+
 
 @frozen(kw_only=True)
 class Execution:
@@ -270,8 +276,22 @@ class Recording(Value):
             raise EvenlyError("there is nothing to record; ask for probes, importance, spectrum, forgetting or l1")
 
 
+@frozen
+class StoredSchedule:
+    """A schedule of the user's own as a file has it: its values at ten points of training. It cannot be trained by."""
+
+    values: tuple[float, ...]
+
+    def __call__(self, progress: float) -> float:
+        raise EvenlyError(
+            "the schedule was a function of the user's own, which a file cannot bring back; give it again"
+        )
+
+
 def schedule_name(schedule: Schedule) -> Any:
     """A schedule by name; one of the user's own by its values, so that another is not taken for it on resume."""
+    if isinstance(schedule, StoredSchedule):
+        return list(schedule.values)
     return [float(schedule(step / 10)) for step in range(10)] if callable(schedule) else schedule
 
 

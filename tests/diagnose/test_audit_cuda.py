@@ -13,7 +13,7 @@ from torch import nn
 
 import evenly
 from evenly import Data, Split
-from evenly.diagnose.audit import Audit, audit
+from evenly.diagnose.auditing import Audit, audit
 from evenly.diagnose.recording import Recorder
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -93,7 +93,7 @@ def test_a_run_on_a_gpu_records_what_a_recorder_finds_and_goes_on_from_its_folde
     for name, value in last.items():
         assert run.record.history[-1][name] == pytest.approx(value, rel=2e-2, abs=2e-2)
     read_back = evenly.train(data(), model=network, record=what, out=tmp_path / "run", **settings)
-    assert torch.equal(read_back.record.forgetting.scores, run.record.forgetting.scores)
+    assert torch.equal(read_back.record.forgetting_scores, run.record.forgetting_scores)
     plain = evenly.train(data(), model=network, **settings)
     assert plain.step == run.step  # recording does not keep a step from being captured
     for ours, theirs in zip(plain.model.parameters(), run.model.parameters(), strict=True):

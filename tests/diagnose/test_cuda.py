@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from evenly.diagnose.hessian_spectrum import MeanHessian, hessian_spectrum
+from evenly.diagnose.mean_hessian import MeanHessian
+from evenly.diagnose.spectrum import hessian_spectrum
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)

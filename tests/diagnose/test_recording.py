@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 import evenly
 from evenly import Data, EvenlyError, Split
-from evenly.diagnose.hessian_spectrum import hessian_spectrum
 from evenly.diagnose.importance import gini, importance_weights
 from evenly.diagnose.norms import l1_norm
-from evenly.diagnose.probes import probes
+from evenly.diagnose.probing import probes
 from evenly.diagnose.recording import Recorder
+from evenly.diagnose.spectrum import hessian_spectrum
 
 
 def clouds(n: int, seed: int) -> Split:

@@ -11,7 +11,7 @@ import torch
 from attrs import evolve
 from rich.console import Console
 
-from evenly.diagnose.stability_card import judge
+from evenly.diagnose.stability import judge
 from evenly.engine.accuracy import wilson
 from evenly.report.console import comparison_table, show_card, show_predictions, show_run, with_options
 from evenly.runs.predictions import Predictions

@@ -34,36 +34,41 @@ def allowed(hint: Any) -> Any:
     return [] if typing.get_origin(hint) is Sequence else {int: 1, float: 0.5, bool: False}.get(hint)
 
 
-def cases():
+def functions():
+    """(name, function, annotations) of every function that checks its arguments."""
     for module in pkgutil.iter_modules(evenly.theory.__path__, "evenly.theory."):
-        functions = inspect.getmembers(importlib.import_module(module.name), lambda f: hasattr(f, "__wrapped__"))
-        for name, function in functions:
-            if function.__module__ != module.name:
-                continue
-            hints = typing.get_type_hints(function, include_extras=True)
-            required = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
-            arguments = {parameter: allowed(hints[parameter]) for parameter in required}
-            hints.pop("return")
-            for parameter, hint in hints.items():
-                if typing.get_origin(hint) is Literal:
-                    yield pytest.param(
-                        function, {**arguments, parameter: "?"}, parameter, "one of", id=f"{name} {parameter}"
-                    )
-                if typing.get_origin(hint) is Annotated:
-                    kind, constraints = constraints_of(hint)
-                    for constraint in constraints:
-                        bad = next(kind(p) for p in PROBES if p == kind(p) and not constraint.holds(kind(p)))
-                        bad_arguments = {**arguments, parameter: bad}
-                        yield pytest.param(
-                            function, bad_arguments, parameter, "", id=f"{name} {parameter} {constraint.words}"
-                        )
+        for name, function in inspect.getmembers(importlib.import_module(module.name)):
+            if hasattr(function, "__wrapped__") and function.__module__ == module.name:
+                hints = typing.get_type_hints(function, include_extras=True)
+                hints.pop("return")
+                yield name, function, hints
 
 
-@pytest.mark.parametrize(("function", "arguments", "parameter", "requirement"), list(cases()))
-def test_a_value_outside_its_constraint_is_refused_by_name(function, arguments, parameter, requirement):
-    with pytest.raises(SettingError, match=f"^{parameter} must be {requirement}"):
+def cases():
+    for name, function, hints in functions():
+        required = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+        arguments = {parameter: allowed(hints[parameter]) for parameter in required}
+        for parameter, hint in hints.items():
+            if typing.get_origin(hint) is Literal:
+                yield pytest.param(function, {**arguments, parameter: "?"}, parameter, id=f"{name} {parameter}")
+            if typing.get_origin(hint) is Annotated:
+                kind, constraints = constraints_of(hint)
+                for constraint in constraints:
+                    bad = next(kind(p) for p in PROBES if p == kind(p) and not constraint.holds(kind(p)))
+                    case = f"{name} {parameter} {constraint.words}"
+                    yield pytest.param(function, {**arguments, parameter: bad}, parameter, id=case)
+
+
+@pytest.mark.parametrize(("function", "arguments", "parameter"), list(cases()))
+def test_a_value_outside_its_constraint_is_refused_by_name(function, arguments, parameter):
+    with pytest.raises(SettingError, match=f"^{parameter} must be "):
         function(**arguments)
 
 
-def test_there_are_cases():
-    assert len(list(cases())) > 60
+def test_numbers_of_these_names_always_have_a_constraint():
+    names = (
+        "lr alpha beta beta_e beta_d beta_s beta_c beta_strong beta_weak ascent r d C n delta memory every epochs rho_t"
+    )
+    named = [(name, hints[each]) for name, _, hints in functions() for each in names.split() if each in hints]
+    assert len(named) > 60
+    assert [name for name, hint in named if hint in (int, float)] == []

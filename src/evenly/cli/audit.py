@@ -68,14 +68,15 @@ def audit(
 
       evenly audit weights.safetensors --model resnet18 --data photos/
     """
-    from evenly.diagnose.audit import audit as run_audit
-    from evenly.diagnose.audit import check_same, check_settings
+    from evenly.diagnose.auditing import audit as run_audit
+    from evenly.diagnose.findings import check_same
     from evenly.engine.progress import Progress
     from evenly.report import write_report
     from evenly.report.console import show_audits
+    from evenly.settings import checked, options_of
 
     targets = [target] if against is None else [target, against]
-    check_settings(rho, top, samples)
+    checked("setting", {"rho": rho, "top": top, "samples": samples}, options_of(run_audit))
     check_targets(targets)
     out = out or Path("audits") / "-".join(Path(each).resolve().name.partition(".")[0] for each in targets)
     asked = {

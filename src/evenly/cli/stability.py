@@ -13,7 +13,7 @@ from evenly.cli.arguments import Device, Json, Out, numbers, only_given
 from evenly.errors import EvenlyError
 
 if TYPE_CHECKING:
-    from evenly.diagnose.stability_card import StabilityCard
+    from evenly.diagnose.stability import StabilityCard
     from evenly.theory.stability import Hessians
 
 Number = Annotated[float | None, typer.Option(show_default=False)]
@@ -98,7 +98,7 @@ def stability(
 
 
 def _card_of_file(path: Path, rates: dict[str, Any]) -> StabilityCard:
-    from evenly.diagnose.stability_card import judge
+    from evenly.diagnose.stability import judge
 
     if rates["lr"] is None or rates["batch_size"] is None:
         raise EvenlyError(f"{path} does not say how it is trained; give --lr and --batch-size")
@@ -130,7 +130,7 @@ def _card_of_run(
     path: Path, data: str | None, rates: dict[str, Any], samples: int, seed: int, device: str
 ) -> tuple[StabilityCard, list[str]]:
     """The card of a finished run's weights, at its own learning rate and batch size unless others are given."""
-    from evenly.diagnose.stability_card import stability_card
+    from evenly.diagnose.stability import stability_card
     from evenly.engine.losses import single
     from evenly.experiment.execute import device_named
     from evenly.experiment.training import data_of

@@ -8,118 +8,18 @@ that products of rows need no gradient of W:  < A_i, A_j >_ab = (delta_ia . delt
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from evenly.errors import EvenlyError, unknown
+from evenly.diagnose.losses import Curvature
+from evenly.errors import EvenlyError
 from evenly.theory.factors import Block, in_memory_if_it_fits, product, products, refuse_infinite
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-class Curvature:
-    """B = d^2 loss / d f^2 of one sample's outputs f (c,): a root R (k, c) with R^T R = B, and what outputs must be."""
-
-    def __init__(self, name: str, mean: bool = True, half: bool = False) -> None:
-        self.name, self.mean, self.half = name, mean, half
-
-    def rank(self, outputs: int) -> int:
-        return outputs - 1 if self.name == "cross-entropy" else outputs
-
-    def root(self, f: Tensor) -> Tensor:
-        if self.name == "cross-entropy":
-            return softmax_root(f)
-        scale = (1.0 if self.half else 2.0) if self.name == "squared" else 1.0
-        scale /= len(f) if self.mean else 1
-        if self.name == "squared":
-            return math.sqrt(scale) * torch.eye(len(f), dtype=f.dtype, device=f.device)
-        return torch.diag(math.sqrt(scale) * (0.5 * (F.logsigmoid(f) + F.logsigmoid(-f))).exp())
-
-    def check(self, outputs: int, y: Tensor) -> None:
-        """Refuse outputs and targets that this loss cannot bring together."""
-        if self.name == "cross-entropy":
-            if outputs < 2:
-                raise EvenlyError(
-                    "cross-entropy needs two outputs or more and the model has 1; take the loss 'logistic'"
-                )
-            if y.is_floating_point() or y.numel() != len(y):
-                raise EvenlyError(
-                    f"targets are {y.dtype} of shape {tuple(y.shape)}; cross-entropy takes integer labels (N,) from 0"
-                )
-            if int(y.min()) < 0 or int(y.max()) >= outputs:
-                worst = int(y.min()) if int(y.min()) < 0 else int(y.max())
-                raise EvenlyError(
-                    f"label {worst} is not among the model's {outputs} outputs; number the labels 0..{outputs - 1}"
-                )
-            return
-        if y[0].numel() != outputs:
-            raise EvenlyError(
-                f"the model has {outputs} outputs and targets of shape {tuple(y.shape)}; the {self.name} loss takes "
-                "a target for each output"
-            )
-        if self.name == "logistic" and (float(y.min()) < 0 or float(y.max()) > 1):
-            raise EvenlyError(
-                f"targets reach from {float(y.min()):g} to {float(y.max()):g}; the logistic loss takes 0 and 1"
-            )
-
-
-def softmax_root(f: Tensor) -> Tensor:
-    """R (c - 1, c) with R^T R = diag(p) - p p^T, p = softmax(f): the LDL^T factors, in logarithms so that none is lost.
-
-    With tails q_a = p_a + ... + p_{c-1}, row a is sqrt(p_a q_{a+1} / q_a) (e_a - sum_{b > a} (p_b / q_{a+1}) e_b).
-    """
-    log_p = f.log_softmax(0)
-    log_q = log_p.flip(0).logcumsumexp(0).flip(0)
-    rest = (log_p[None, :] - log_q[1:, None]).clamp(max=0).exp()
-    row = torch.eye(len(f), dtype=f.dtype, device=f.device)[:-1] - rest.triu(1)
-    return (0.5 * (log_p[:-1] + log_q[1:] - log_q[:-1])).exp()[:, None] * row
-
-
-def curvature_of(loss: str | Loss) -> Curvature:
-    """The Gauss-Newton form of a loss; refused by name where it is not known."""
-    if isinstance(loss, str):
-        named = {
-            "squared": Curvature("squared", mean=False, half=True),
-            "mse": Curvature("squared"),
-            "cross-entropy": Curvature("cross-entropy"),
-            "logistic": Curvature("logistic"),
-        }
-        if loss not in named:
-            raise unknown("loss", loss, named)
-        return named[loss]
-    functions: dict[Any, str] = {
-        F.mse_loss: "squared",
-        F.cross_entropy: "cross-entropy",
-        F.binary_cross_entropy_with_logits: "logistic",
-    }
-    modules: dict[type, str] = {
-        nn.MSELoss: "squared",
-        nn.CrossEntropyLoss: "cross-entropy",
-        nn.BCEWithLogitsLoss: "logistic",
-    }
-    kind = modules.get(type(loss)) if isinstance(loss, nn.Module) else functions.get(loss)
-    called = type(loss).__name__ if isinstance(loss, nn.Module) else getattr(loss, "__name__", repr(loss))
-    if kind is None:
-        raise EvenlyError(
-            f"the Gauss-Newton form of the loss {called} is not known; give 'squared', 'mse', 'cross-entropy' or "
-            "'logistic', or hessian='exact'"
-        )
-    if (ignored := getattr(loss, "ignore_index", -100)) != -100:
-        raise EvenlyError(f"{called} ignores the label {ignored}; leave those samples out of the data instead")
-    if any(getattr(loss, name, None) is not None for name in ("weight", "pos_weight")):
-        raise EvenlyError(f"{called} has weights, and H would not be the mean of the samples' Hessians; leave them out")
-    reduction = getattr(loss, "reduction", "mean")
-    if reduction == "none" and kind != "cross-entropy":
-        raise EvenlyError(f"{called} has reduction 'none' and so no single loss for a sample; take 'mean' or 'sum'")
-    return Curvature(kind, mean=reduction == "mean")
 
 
 def _pullback(function: Callable[[Any], Any], at: Any) -> tuple[Tensor, Callable[[Any], Any]]:

@@ -21,33 +21,35 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from evenly.data.contract import Split
+from evenly.diagnose.results import Result
 from evenly.diagnose.samples import check_real, split_of, tensor_of
 from evenly.engine.evaluation import called, check_labels, in_chunks, in_eval_mode, last_linear, logits_of
 from evenly.engine.losses import losses, single
 from evenly.errors import EvenlyError
 from evenly.optim.foreach import group_tensors, norm
 from evenly.randomness import generator
-from evenly.settings import checks_options
+from evenly.settings import at_least, checks_options
 from evenly.theory.spiral import gini as over_last
 
 Weights = dict[str, Tensor]
 
 
+@checks_options
 def importance_weights(
     model: nn.Module,
     data: Any,
-    rho: float = 0.0,
+    rho: Annotated[float, at_least(0)] = 0.0,
     *,
     kind: Literal["sam", "lsam"] = "sam",
     params: Iterable[Tensor] | None = None,
-    batch_size: int | None = None,
+    batch_size: Annotated[int | None, at_least(1)] = None,
     seed: int = 0,
 ) -> Tensor:
     """lambda_i of every example in the order of storage, (N,) float64 on the CPU.
@@ -59,42 +61,25 @@ def importance_weights(
         rho: 0 for the real weights; else the length of the ascent to the phantom ones.
         kind: perturb all trainable parameters ("sam") or those of the last layer ("lsam").
         params: LSAM's parameters; without them those of the last `nn.Linear` to run.
-        batch_size: take the ascent's gradient over batches of so many examples, drawn by `seed`, and look at each
-            batch from its own phantom weights, as a step of SAM does; without it, over all examples.
+        batch_size: take the ascent's gradient over batches of so many examples, drawn by `seed`, and evaluate each
+            batch at its own phantom weights, as a step of SAM does; without it, over all examples.
     """
-    check_options(rho, kind=kind, params=params, batch_size=batch_size, seed=seed)
+    if params is not None and kind == "sam":
+        raise EvenlyError("params are given, and SAM perturbs all parameters; leave them out or take kind='lsam'")
     split = split_of(data)
     order = torch.arange(len(split))
     parts: Iterable[Tensor] = [order]
     if batch_size is not None and rho:
         parts = order[torch.randperm(len(split), generator=generator(seed, "importance"))].split(batch_size)
-    found = torch.empty(len(split), dtype=torch.float64)
+    importance = torch.empty(len(split), dtype=torch.float64)
     with in_eval_mode(model):
         ascended = _ascended(model, split, kind, params) if rho else {}
         for part in parts:
             weights = _phantom(model, split, part, ascended, rho) if rho else None
             with torch.no_grad():
                 for batch in in_chunks(model, split, part):
-                    found[batch.index] = from_logits(logits_of(model, batch.x, batch.y, weights), batch.y).cpu()
-    return found
-
-
-@checks_options
-def check_options(
-    rho: float = 0.0,
-    *,
-    kind: Literal["sam", "lsam"] = "sam",
-    params: Any = None,
-    batch_size: int | None = None,
-    seed: int = 0,
-) -> None:
-    """Refuse options of `importance_weights` that cannot be used."""
-    if rho < 0:
-        raise EvenlyError(f"rho {rho} is no length; give 0 or more")
-    if params is not None and kind == "sam":
-        raise EvenlyError("params are given, and SAM perturbs all parameters; leave them out or take kind='lsam'")
-    if batch_size is not None and batch_size < 1:
-        raise EvenlyError(f"batch_size {batch_size} is no number of examples; give at least 1, or None for all")
+                    importance[batch.index] = from_logits(logits_of(model, batch.x, batch.y, weights), batch.y).cpu()
+    return importance
 
 
 def from_logits(logits: Any, labels: Any) -> Tensor:
@@ -206,12 +191,12 @@ def _shares(weights: Any) -> Tensor:
         raise EvenlyError(f"weights run from {float(ordered.min())} to {float(ordered.max())}; give finite ones from 0")
     ordered = ordered.sort().values
     if not float(ordered[-1]):
-        raise EvenlyError(f"all {len(ordered)} weights are 0, and nothing has a share of 0; look at the model earlier")
+        raise EvenlyError(f"all {len(ordered)} weights are 0, and nothing has a share of 0; use an earlier checkpoint")
     return ordered / ordered[-1]
 
 
 @dataclass(frozen=True)
-class ImportanceMap:
+class ImportanceMap(Result):
     """Median weights over bins of two features' contributions (Springer et al. 2024, Figs 6 and 9).
 
     `median` (A, B), NaN where a bin is empty, and `counts` (A, B): rows are bins of the easy feature's contribution
@@ -224,36 +209,34 @@ class ImportanceMap:
     hard_edges: Tensor
 
 
-def importance_map(weights: Any, easy: Any, hard: Any, bins: int | tuple[Any, Any] = 10) -> ImportanceMap:
+@checks_options
+def importance_map(
+    weights: Any, easy: Any, hard: Any, bins: Annotated[int, at_least(1)] = 10, edges: tuple[Any, Any] | None = None
+) -> ImportanceMap:
     """The median weight of the examples in each bin of (easy, hard) contributions.
 
     Args:
         weights: (N,), e.g. of :func:`importance_weights`.
         easy, hard: (N,) contributions y Phi(x), positive where the feature tells the label right: a probe's
-            :meth:`~evenly.diagnose.probes.Probe.contribution`.
-        bins: how many of equal width between the least and the largest contribution of each feature; or the edges
-            (easy, hard), to lay several maps over each other. Examples outside the edges are left out.
+            :meth:`~evenly.diagnose.probing.Probe.contribution`.
+        bins: how many of equal width between the least and the largest contribution of each feature.
+        edges: the bins' edges (A + 1,) and (B + 1,) instead, to lay several maps over each other. Examples outside of
+            them are left out.
     """
+    from scipy.stats import binned_statistic_2d
+
     w, e, h = (_column(values, name) for values, name in ((weights, "weights"), (easy, "easy"), (hard, "hard")))
     if not len(w) == len(e) == len(h):
         raise EvenlyError(f"{len(w)} weights for {len(e)} easy and {len(h)} hard contributions; give as many of each")
-    if isinstance(bins, int):
-        if bins < 1:
-            raise EvenlyError(f"bins {bins} is no number of bins; give at least 1")
-        edges = [np.histogram_bin_edges(values, bins) for values in (e, h)]
+    if edges is None:
+        bounds = [np.histogram_bin_edges(values, bins) for values in (e, h)]
     else:
-        edges = [_column(values, "bins") for values in bins]
-        if any(len(each) < 2 or (np.diff(each) <= 0).any() for each in edges):
+        bounds = [_column(values, "edges") for values in edges]
+        if any(len(each) < 2 or (np.diff(each) <= 0).any() for each in bounds):
             raise EvenlyError("the edges of bins do not rise; give at least two numbers in ascending order")
-    rows, columns = (_bin(values, each) for values, each in zip((e, h), edges, strict=True))
-    shape = (len(edges[0]) - 1, len(edges[1]) - 1)
-    median, counts = np.full(shape, np.nan), np.zeros(shape, dtype=np.int64)
-    inside = (rows >= 0) & (columns >= 0)
-    cell = rows * shape[1] + columns
-    for each in np.unique(cell[inside]):
-        members = w[inside & (cell == each)]
-        median.flat[each], counts.flat[each] = np.median(members), len(members)
-    return ImportanceMap(*(torch.from_numpy(each) for each in (median, counts, *edges)))
+    median = binned_statistic_2d(e, h, w, "median", bounds).statistic
+    counts = np.histogram2d(e, h, bounds)[0].astype(np.int64)
+    return ImportanceMap(*(torch.from_numpy(each) for each in (median, counts, *bounds)))
 
 
 def _column(values: Any, name: str) -> np.ndarray:
@@ -262,11 +245,3 @@ def _column(values: Any, name: str) -> np.ndarray:
         raise EvenlyError(f"{name} of shape {tuple(column.shape)} cannot be used; give finite numbers (N,)")
     array: np.ndarray = column.numpy()
     return array
-
-
-def _bin(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The bin of each value, -1 where it is in none; the last bin has both of its edges."""
-    found = np.searchsorted(edges, values, side="right") - 1
-    found[values == edges[-1]] = len(edges) - 2
-    found[found > len(edges) - 2] = -1
-    return found

@@ -43,7 +43,7 @@ from evenly.runs.folder import FORMAT
 from evenly.runs.plan import Model, Plan
 from evenly.runs.run import Run
 from evenly.runs.summary import Row, summarise
-from evenly.settings import Execution, Recording, Settings, checked, settings_of
+from evenly.settings import Execution, Recording, Settings, checked, schedule_name, settings_of
 from evenly.values import name_of, plain
 
 COUNTED_IN_EPOCHS = ("epochs", "evaluate_every", "patience")
@@ -200,14 +200,17 @@ class Asked:
 
     def config(self) -> dict[str, Any]:
         """What every call in one folder has in common."""
-        own = self.model if isinstance(self.model, str) or self.model is None else type(self.model).__name__
+        settings = dict(self.settings)
+        if "schedule" in settings:
+            settings["schedule"] = schedule_name(settings["schedule"])
         return {
             "format": FORMAT,
             "compare": self.source.name,
-            "model": own,
+            "fingerprint": self.source.fingerprint,
+            "model": plain(self.model),
             "data_options": plain(self.source.options),
             "options": plain(self.options),
-            "settings": plain(self.settings),
+            "settings": plain(settings),
         }
 
     def check_folder(self, path: Path) -> tuple[Row, ...]:

@@ -6,6 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from evenly.runs.network import NetworkSpec, save_network
 from evenly.runs.plan import Plan
 from evenly.runs.results import DataSummary, InferredGroups, Measured, RunResult, Usage
 from evenly.runs.run import Recorded, Run, load
-from evenly.settings import Execution, Recording, settings_of
+from evenly.settings import Execution
 
 Show = Callable[[float, str], None]
 
@@ -127,9 +128,8 @@ def _fit(plan: Plan, prepared: Prepared, folder: RunFolder | None, execution: Ex
     rates = {name: getattr(settings, name) for name in ("lr", "momentum", "weight_decay", "rho")}
     record = None
     if plan.record is not None:
-        options = {name: getattr(plan.record, name) for name in settings_of(Recording)}
-        Recorder(prepared.data, **options).check(prepared.fresh())
-        record = lambda data: Recorder(data, **options)  # noqa: E731
+        Recorder(prepared.data, plan.record).check(prepared.fresh())
+        record = partial(Recorder, recording=plan.record)
     return Fit(
         settings,
         builder(plan.optimizer.given or plan.optimizer.name, **rates),

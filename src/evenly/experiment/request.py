@@ -49,7 +49,7 @@ class Source:
 
     def data(self, seed: int) -> Data:
         """The data of a seed."""
-        if callable(self.given) and not isinstance(self.given, Data):
+        if self._is_function:
             data: Data = self.given(seed)
             return data
         if isinstance(self.given, str | Path):
@@ -64,9 +64,16 @@ class Source:
             named = str(self.given) in DATASETS
             defaults = dataset_options(str(self.given)) if named else {}
             return DataSpec(data.name, {**defaults, **self.options}, None if named else str(Path(self.given).resolve()))
-        if callable(self.given) and not isinstance(self.given, Data):
-            return DataSpec(data.name)
-        return DataSpec(data.name, fingerprint=data.fingerprint())
+        return DataSpec(data.name, fingerprint=None if self._is_function else data.fingerprint())
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of an object given in Python; a name, a file or a function may give each seed its own data."""
+        return None if isinstance(self.given, str | Path) or self._is_function else self.data(0).fingerprint()
+
+    @property
+    def _is_function(self) -> bool:
+        return callable(self.given) and not isinstance(self.given, Data)
 
     @property
     def name(self) -> str:

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenly.diagnose.audit import SHOWN, Audit, Share, check_pair
+from evenly.diagnose.findings import SHOWN, Audit, Share, check_pair
 from evenly.diagnose.importance import gini_if_any, lorenz
 from evenly.report import figures
-from evenly.report.audit_words import compared, verdict
 from evenly.report.blocks import (
     Block,
     Cell,
@@ -89,7 +88,7 @@ def audit_page(audits: Sequence[Audit], path: Path) -> None:
         ("What was audited", "settings", [*map(facts, audits)]),
         ("How to read this", "reading", [Prose(HOW_TO_READ)]),
     ]
-    sections = [Section(name, anchor, found) for name, anchor, each in contents if (found := present(each))]
+    sections = [Section(name, anchor, content) for name, anchor, each in contents if (content := present(each))]
     seconds = sum(each.seconds for each in audits)
     write_page(path, Page(title, first.data.about, sections, footer(seconds), contents=True))
 
@@ -97,10 +96,10 @@ def audit_page(audits: Sequence[Audit], path: Path) -> None:
 def short(audits: Sequence[Audit]) -> list[Block | None]:
     """What the numbers say: of one model, or how two compare and then of each under its name."""
     if len(audits) == 1:
-        return [Prose(verdict(audits[0]))]
-    blocks: list[Block | None] = [Prose(compared(audits[0], audits[1]))]
+        return [Prose(audits[0].verdict())]
+    blocks: list[Block | None] = [Prose(audits[0].compared(audits[1]))]
     for each in audits:
-        first, *rest = verdict(each)
+        first, *rest = each.verdict()
         blocks.append(Verdicts(first, (), rest, each.name))
     return blocks
 
@@ -136,7 +135,7 @@ def _group_cells(shares: Sequence[Share | None], audits: Sequence[Audit]) -> lis
         if share is None:
             cells += [Cell("–"), Cell("–")]
             continue
-        failed = audit.by != "cluster" and audit.below(share, len(audit.groups))
+        failed = audit.by != "cluster" and audit.is_below(share, len(audit.groups))
         cells.append(_percent(share.accuracy, *share.interval, "lowered" if failed else ""))
         cells.append(Cell(f"{share.loss:.3f}", value=share.loss))
     return cells
@@ -191,7 +190,7 @@ def importance(audits: Sequence[Audit]) -> Panels:
 
 
 def _sampled(audit: Audit) -> str:
-    return f"{audit.looked_at['training examples']:,}"
+    return f"{audit.sampled:,}"
 
 
 def _lorenz(weights: Tensor) -> list[tuple[list[float], list[float]]]:
@@ -324,7 +323,7 @@ def hardest_table(audit: Audit) -> Table:
 
 def facts(audit: Audit) -> Facts:
     """Sizes, and what could not be measured."""
-    sampled = [Fact(f"{what} used", f"{count:,}") for what, count in audit.looked_at.items()]
     missing = [Fact(f"no {what}", reason) for what, reason in audit.missing.items()]
     first = [Fact("split judged on", audit.split.name), Fact("SAM's rho", f"{audit.rho:g}")]
-    return Facts([*first, *data_facts(DataSummary.of(audit.data)), *sampled, *missing], audit.name)
+    sampled = Fact("training examples used", f"{audit.sampled:,}")
+    return Facts([*first, *data_facts(DataSummary.of(audit.data)), sampled, *missing], audit.name)

@@ -26,8 +26,8 @@ from evenly.runs.run import Run
 from evenly.runs.summary import Difference, Summary
 
 if TYPE_CHECKING:
-    from evenly.diagnose.audit import Audit
-    from evenly.diagnose.stability_card import StabilityCard
+    from evenly.diagnose.findings import Audit
+    from evenly.diagnose.stability import StabilityCard
     from evenly.theory.stability import PhaseDiagram
 
 WIDEST_NAME = 23
@@ -146,12 +146,10 @@ def _numbers(summary: Summary, worst: str) -> list[str]:
 
 def show_audits(audits: Iterable[Audit], compared: Sequence[str], page: Path) -> None:
     """How two models compare, where there are two, and what was found of each."""
-    from evenly.report.audit_words import verdict
-
     _paragraphs(compared)
     print(end="\n" if compared else "")
     for audit in audits:
-        _paragraphs(verdict(audit))
+        _paragraphs(audit.verdict())
         print()
     print(f"page: {page}")
 

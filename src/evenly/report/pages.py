@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from evenly.diagnose.audit import Audit
+from evenly.diagnose.findings import Audit
 from evenly.errors import EvenlyError
 from evenly.files import read_json
 from evenly.report.audit_pages import audit_page

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from evenly.diagnose.stability_card import StabilityCard
+from evenly.diagnose.stability import StabilityCard
 from evenly.report import figures
 from evenly.report.blocks import Block, Fact, Facts, Page, Panel, Panels, Prose, Section
 from evenly.report.facts import as_text

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from evenly import Data, EvenlyError, Split
-from evenly.diagnose.representations import embedding, representations
+from evenly.diagnose.features import embedding, representations
 from evenly.engine.batches import Batches
 from evenly.engine.evaluation import features_of
 from evenly.models import MLP, ConvNet

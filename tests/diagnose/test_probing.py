@@ -15,9 +15,9 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from torch import Tensor, nn
 
 from evenly import Data, EvenlyError, Split
-from evenly.diagnose.probes import Probe, probe, probes, wilson
+from evenly.diagnose.probing import Probe, probe, probes, wilson
 
-module = import_module("evenly.diagnose.probes")  # the package has a function of that name
+module = import_module("evenly.diagnose.probing")  # the package has a function of that name
 
 
 class Reading(nn.Module):

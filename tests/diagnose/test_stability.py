@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from evenly import EvenlyError
-from evenly.diagnose.stability_card import StabilityCard, judge, stability_card
+from evenly.diagnose.stability import StabilityCard, judge, stability_card
 from evenly.theory.stability import Hessians, Minimum, mean_square_growth
 
 

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from evenly.data import Data, Split
 from evenly.diagnose import coherence
-from evenly.diagnose.gauss_newton import GaussNewton, curvature_of, linear_layers, softmax_root
+from evenly.diagnose.gauss_newton import GaussNewton, linear_layers
+from evenly.diagnose.losses import curvature_of, softmax_root
 from evenly.errors import EvenlyError
 from evenly.theory.coherence import Coherence
 

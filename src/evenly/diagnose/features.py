@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from evenly.diagnose.samples import split_of, tensor_of
 from evenly.engine.evaluation import activations, called, check_model, in_chunks
 from evenly.errors import EvenlyError
 from evenly.randomness import derive
-from evenly.settings import checks_options
+from evenly.settings import above, checks_options
 
 PERPLEXITY = 30.0
 """Of t-SNE: van der Maaten and Hinton (2008) find 5 to 50 alike."""
@@ -31,7 +30,7 @@ MOST_DIMENSIONS = 50
 def representations(model: nn.Module, data: Any, *, layer: str | None = None) -> Tensor:
     """The features of every example, in the order of storage: (N, D) on the CPU, in the model's precision.
 
-    In eval mode; the model is left as it was found.
+    They are of the model in eval mode. The model is not changed.
 
     Args:
         data: ``(x, y)``, an evenly Data (its training split) or Split, a DataLoader or a Dataset of ``(x, y)``.
@@ -50,18 +49,16 @@ def features_at(model: nn.Module, split: Split, index: Tensor | None = None, lay
 
 
 @checks_options
-def embedding(features: Any, *, perplexity: float = PERPLEXITY, seed: int = 0) -> Tensor:
+def embedding(features: Any, *, perplexity: Annotated[float, above(0)] = PERPLEXITY, seed: int = 0) -> Tensor:
     """Places of the rows of `features` (N, D) in the plane by t-SNE (van der Maaten and Hinton 2008), (N, 2) float32.
 
     It starts from the two leading principal components with a trace of noise, so that the map keeps what large-scale
     order there is and is a function of (features, seed). Several thousand rows take a minute: draw some of them.
 
     Args:
-        perplexity: about how many neighbours each point minds; lowered to (N - 1) / 3 where there are fewer.
+        perplexity: about how many neighbours each point is drawn to; lowered to (N - 1) / 3 where there are fewer.
     """
     rows = _matrix(features)
-    if not perplexity > 0 or not math.isfinite(perplexity):
-        raise EvenlyError(f"perplexity {perplexity} is no number of neighbours; give one from 5 to 50")
     n = len(rows)
     random = np.random.default_rng(derive(seed, "embedding"))
     principal = _principal(rows, MOST_DIMENSIONS)
@@ -71,7 +68,7 @@ def embedding(features: Any, *, perplexity: float = PERPLEXITY, seed: int = 0) -
     alike = spread <= 1e-12 * float(np.abs(rows).max())
     start = (np.zeros((n, 2)) if alike else start / spread) + 1e-2 * random.standard_normal((n, 2))
     if n < 4 or alike:
-        return torch.from_numpy(start.astype(np.float32))  # nothing has neighbours to be told from
+        return torch.from_numpy(start.astype(np.float32))  # nothing has neighbours
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 

@@ -3,32 +3,29 @@
     H_i = J_i^T B_i J_i = A_i^T A_i,    J_i = d f(x_i) / d w,    B_i = d^2 loss / d f^2,    A_i = B_i^{1/2} J_i
 
 which is the Hessian of sample i's loss where the model interpolates (zero squared loss) or is linear in its weights,
-and positive semi-definite everywhere. The loss of sample i is that of a batch of this sample alone:
+and positive semi-definite everywhere. Losses and their names are in `evenly.diagnose.losses`; for "squared" and one
+output H_i = g_i g_i^T and S_ij = |g_i . g_j|.
 
-    "squared"         1/2 sum_c (f_c - y_c)^2, so that H_i = g_i g_i^T and S_ij = |g_i . g_j| for one output
-    "mse"             torch's mean over outputs of (f_c - y_c)^2: the above times 2 / outputs; also nn.MSELoss()
-    "cross-entropy"   -log softmax(f)_y; also nn.CrossEntropyLoss()
-    "logistic"        log(1 + exp(-±f)), the mean over outputs; also nn.BCEWithLogitsLoss()
-
->>> found = coherence(model, nn.CrossEntropyLoss(), (x, y))
->>> found.measure, found.largest_sample_eigenvalue, found.largest_hessian_eigenvalue
+>>> result = coherence(model, nn.CrossEntropyLoss(), (x, y))
+>>> result.measure, result.largest_sample_eigenvalue, result.largest_hessian_eigenvalue
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from evenly.diagnose.gauss_newton import GaussNewton, Loss, curvature_of, state_of
+from evenly.diagnose.gauss_newton import GaussNewton, state_of
+from evenly.diagnose.losses import Loss, SummedLoss, curvature_of
 from evenly.diagnose.samples import samples_of
 from evenly.engine.evaluation import in_eval_mode
 from evenly.errors import EvenlyError
-from evenly.settings import checks_options
+from evenly.settings import at_least, checks_options
+from evenly.theory.arguments import NotNegative
 from evenly.theory.coherence import Coherence, of_hessians, of_stream
 from evenly.theory.factors import MEMORY
 
@@ -39,20 +36,20 @@ def coherence(
     loss: str | Loss,
     data: Any,
     *,
-    ascent: float = 0.0,
+    ascent: NotNegative = 0.0,
     hessian: Literal["gauss-newton", "exact"] = "gauss-newton",
-    sketch: int | None = None,
-    chunk: int | None = None,
-    memory: int = MEMORY,
+    sketch: Annotated[int | None, at_least(2)] = None,
+    chunk: Annotated[int | None, at_least(1)] = None,
+    memory: Annotated[int, at_least(1)] = MEMORY,
     seed: int = 0,
 ) -> Coherence:
     """The coherence matrix S of a model, its measure sigma, and the eigenvalues that stability criteria ask for.
 
-    The model is looked at in eval mode, over its trainable parameters, and left as found: modes, gradients, buffers.
+    They are of the model in eval mode, over its trainable parameters. The model is not changed.
 
     Args:
         model: any module whose outputs are (N,) or (N, outputs).
-        loss: a name above, or torch's loss as a module or function, without weights.
+        loss: 'squared', 'mse', 'cross-entropy' or 'logistic', or torch's loss as a module or function, without weights.
         data: ``(x, y)``, an evenly Data (its training split) or Split, a DataLoader or a Dataset of ``(x, y)``.
         ascent: c = rho/alpha: the SAM version, with alpha the frozen gradient norm; 0 for SGD.
         hessian: "gauss-newton", or "exact" for the samples' true Hessians by any loss, p x p each, so for few
@@ -66,8 +63,6 @@ def coherence(
         seed: of the sketch; the global random state is not touched.
     """
     x, y = samples_of(data)
-    if chunk is not None and chunk < 1:
-        raise EvenlyError(f"chunk {chunk} is no number of samples; give at least 1")
     if not any(w.requires_grad for w in model.parameters()):
         raise EvenlyError(
             f"{type(model).__name__} has no trainable parameter; set requires_grad where the Hessian is wanted"
@@ -87,7 +82,9 @@ def coherence(
         return of_stream(factors, ascent=ascent, sketch=sketch, memory=memory, seed=seed)
 
 
-def exact_hessians(model: nn.Module, loss: str | Loss, x: Tensor, y: Tensor, chunk: int | None, memory: int) -> Tensor:
+def exact_hessians(
+    model: nn.Module, loss: str | Loss, x: Tensor, y: Tensor, chunk: int | None = None, memory: int = MEMORY
+) -> Tensor:
     """The Hessians (n, p, p) of the samples' losses."""
     parameters, others = state_of(model)
     sizes = {name: w.numel() for name, w in parameters.items()}
@@ -98,37 +95,15 @@ def exact_hessians(model: nn.Module, loss: str | Loss, x: Tensor, y: Tensor, chu
             f"{n} exact Hessians of {p} x {p} take {n * p * p * first.dtype.itemsize / 2**30:.1f} GiB; take fewer "
             "samples, hessian='gauss-newton' or more memory"
         )
-    shapes = {name: w.shape for name, w in parameters.items()}
-    measure = _loss_of(loss)
+    loss_of_batch = SummedLoss(loss)
 
     def loss_of(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        named = {
-            name: part.reshape(shapes[name]) for name, part in zip(sizes, w.split(list(sizes.values())), strict=True)
-        }
-        return measure(functional_call(model, (named, others), (x[None],)), y[None])
+        parts = zip(parameters.items(), w.split(list(sizes.values())), strict=True)
+        weights = {name: part.reshape(own.shape) for (name, own), part in parts}
+        return loss_of_batch(functional_call(model, (weights, others), (x[None],)), y[None])
 
     flat = torch.cat([w.reshape(-1) for w in parameters.values()])
     x = x.to(first) if x.is_floating_point() else x.to(first.device)
     hessian = vmap(jacrev(jacrev(loss_of)), in_dims=(None, 0, 0), chunk_size=chunk or max(1, memory // 64 // (p * p)))
-    found: Tensor = hessian(flat, x, y.to(first.device))
-    return found
-
-
-def _loss_of(loss: str | Loss) -> Loss:
-    """The loss of a batch of one, from outputs and targets of any shape that agree in number."""
-    curvature = curvature_of(loss) if isinstance(loss, str) else None
-
-    def measure(outputs: Tensor, y: Tensor) -> Tensor:
-        whole = not y.is_floating_point() and outputs.numel() != y.numel()
-        outputs, y = (
-            (outputs.reshape(1, -1), y.reshape(1)) if whole else (outputs, y.reshape(outputs.shape).to(outputs))
-        )
-        if curvature is None:
-            return loss(outputs, y)  # type: ignore[operator]
-        if curvature.name == "cross-entropy":
-            return F.cross_entropy(outputs, y)
-        if curvature.name == "logistic":
-            return F.binary_cross_entropy_with_logits(outputs, y)
-        return 0.5 * (outputs - y).square().sum() if curvature.half else F.mse_loss(outputs, y)
-
-    return measure
+    hessians: Tensor = hessian(flat, x, y.to(first.device))
+    return hessians

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data import Data, Split
-from evenly.diagnose.audit import SHOWN, Share, audit, fisher, paired
-from evenly.diagnose.probes import probes
+from evenly.diagnose.auditing import audit
+from evenly.diagnose.findings import SHOWN, Share, _ordinal, fisher, paired
+from evenly.diagnose.probing import probes
 from evenly.errors import EvenlyError
 from evenly.report.audit_pages import groups as group_table
-from evenly.report.audit_words import _ordinal
 
 
 def planted(n=400, groups=True, attributes=True, seed=0, images=False):

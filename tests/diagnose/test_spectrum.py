@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from evenly.data import Data, Split
-from evenly.diagnose.hessian_spectrum import Density, MeanHessian, hessian_spectrum
+from evenly.diagnose.mean_hessian import MeanHessian
+from evenly.diagnose.spectrum import Density, hessian_spectrum
 from evenly.errors import EvenlyError
 
 

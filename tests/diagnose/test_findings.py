@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data import Data, Split
-from evenly.diagnose.audit import Audit, audit
-from evenly.diagnose.hessian_spectrum import HessianSpectrum
+from evenly.diagnose.auditing import audit
+from evenly.diagnose.findings import Audit
+from evenly.diagnose.spectrum import HessianSpectrum
 from evenly.report import write_report
 from evenly.report.audit_pages import HOW_TO_READ
 
