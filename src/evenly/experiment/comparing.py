@@ -215,8 +215,10 @@ class Asked:
 
     def check_folder(self, path: Path) -> tuple[Row, ...]:
         """The rows that are in the folder; refused if it is neither new nor of the same data, model and settings."""
+        if path.is_file():
+            raise EvenlyError(f"{path} is a file; give a folder as out")
         there = read_json(path / "config.json")
-        if there is None and (holds_something(path) or path.is_file()):
+        if there is None and holds_something(path):
             raise EvenlyError(f"{path} is not empty and holds no comparison; choose another out")
         if there is not None and there != self.config():
             raise EvenlyError(

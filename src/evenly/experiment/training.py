@@ -122,6 +122,8 @@ def run_plan(
     plan = evolve(plan, settings=evolve(plan.settings, **arguments), seed=plan.seed if seed is None else int(seed))
     with isolated(derive(plan.seed, "train")):
         loaded = data_of_plan(plan, data)
+        if data is not None:
+            plan = evolve(plan, data=source(data, plan.data.options, {})[0].spec(loaded))
     return execute(plan, loaded, None if out is None else Path(out), execution)
 
 

@@ -119,16 +119,22 @@ class RunFolder:
 
 def read_config(folder: Path) -> Config:
     """The configuration in a folder; refused in one line where there is none or it is of another format."""
-    content = read_json(folder / "config.json")
+    file = folder / "config.json"
+    content = read_json(file)
     if content is None:
         raise EvenlyError(f"{folder} holds no run of evenly; give the folder that `evenly train` left behind")
     if isinstance(content, dict) and "compare" in content:
         raise EvenlyError(f"{folder} holds a comparison, not a run; its runs are in {folder / 'runs'}")
-    _check_format(folder / "config.json", content)
+    return config_from(content, file)
+
+
+def config_from(content: Any, file: Path) -> Config:
+    """The configuration that a file holds."""
+    _check_format(file, content)
     try:
         return Config.from_dict(content)
     except (EvenlyError, TypeError, ValueError) as error:
-        raise EvenlyError(f"{folder / 'config.json'} is damaged ({error}); train the run again") from None
+        raise EvenlyError(f"{file} is damaged ({error}); train the run again") from None
 
 
 def read_results(folder: Path) -> RunResult:
