@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from evenly.data import Data, Everything, Split
-from evenly.engine.batches import Batches
+from evenly.engine.batches import EVALUATION_NUMBERS, Batches
 from evenly.engine.evaluation import outputs_of
 
 CPU = torch.device("cpu")
@@ -93,3 +93,9 @@ def test_a_network_that_works_in_place_does_not_change_the_data(fit, problem, si
     before = data.fingerprint()
     fit(epochs=2, batch_size=size)(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)).double(), data)
     assert data.fingerprint() == before
+
+
+def test_large_examples_are_evaluated_a_few_at_a_time():
+    split = Data(train=(torch.zeros(8, EVALUATION_NUMBERS // 3, dtype=torch.uint8), torch.arange(8) % 2)).train
+    assert [len(batch) for batch in Batches(split, None, CPU).in_order()] == [3, 3, 2]
+    assert [len(batch) for batch in Batches(split, 6, CPU).in_order()] == [6, 2]
