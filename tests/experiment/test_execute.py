@@ -162,6 +162,20 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(data, tmp_path, same_wei
     assert (tmp_path / "parts/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
 
 
+@pytest.mark.parametrize("content", [{"epoch": 1}, [1, 2]])
+def test_a_checkpoint_of_something_else_changes_nothing(data, tmp_path, content):
+    def interrupt(share, note):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(data, model="mlp", out=tmp_path, progress=interrupt, **QUICK)
+    torch.save(content, tmp_path / "checkpoint/final.pt")
+    before = stamps(tmp_path)
+    with pytest.raises(EvenlyError, match=r"final\.pt is no checkpoint of a fit; remove the folder to start over"):
+        train(data, model="mlp", out=tmp_path, **QUICK)
+    assert stamps(tmp_path) == before
+
+
 class Jittered(Dataset):
     def __init__(self, arrays):
         self.x, self.y = arrays[:2]

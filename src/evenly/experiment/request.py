@@ -6,6 +6,7 @@ brings its own recipe first); else the default.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -190,7 +191,12 @@ def recording(record: Mapping[str, Any] | Recording | None) -> Recording | None:
         raise EvenlyError(
             f'record is a {type(record).__name__}; give what to record by name, e.g. {{"forgetting": True}}'
         )
-    return Recording(**checked("option of record", record, settings_of(Recording)))
+    recording = Recording(**checked("option of record", record, settings_of(Recording)))
+    try:
+        json.dumps(recording.to_dict())
+    except TypeError as error:
+        raise EvenlyError(f"record {record} cannot be written to a file ({error}); give numbers and names") from None
+    return recording
 
 
 def _resolved(request: Request, data: Data) -> tuple[Settings, dict[str, Any], Model, dict[str, Any]]:
