@@ -46,7 +46,7 @@ def held_out(path, columns=(0, 1, 2)):
 
 
 def test_rows_become_the_readers_inputs_whatever_holds_them(table, tmp_path):
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'evenly[pandas]'")
     data = load(table, missing="mean")
     again = preprocessing_from_dict(json.loads(json.dumps(data.preprocessing.to_dict())))
     assert again == data.preprocessing
@@ -104,7 +104,7 @@ def test_rows_need_no_pandas(table, monkeypatch):
 
 
 def test_texts_come_from_a_list_a_column_or_a_frame(tmp_path):
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'evenly[pandas]'")
     rows = [f"{word} film,{CLASSES[i % 2]},train" for i, word in enumerate(["bad", "good"] * 4)]
     path = write_table(tmp_path / "texts.csv", [*rows, "good bad,no,test", "a film,yes,test"], "review,label,split")
     data = load(path, text="review")
