@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from evenly.diagnose.losses import Curvature
+from evenly.engine.evaluation import called
 from evenly.errors import EvenlyError
 from evenly.theory.factors import Block, in_memory_if_it_fits, product, products, refuse_infinite
 
@@ -165,7 +166,7 @@ class GaussNewton:
             return tensor
 
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            out = functional_call(self.model, (weights, self.others), (self.inputs(0, 1),))
+            out = called(self.model, self.inputs(0, 1), self.others | weights)
         if not isinstance(out, Tensor) or out.ndim > 2 or (out.ndim and len(out) != 1):
             shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise EvenlyError(
