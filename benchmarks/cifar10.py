@@ -18,11 +18,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import evenly.comparison
 import numpy as np
 import torch
 
 import evenly
-import evenly.comparison
 
 PUBLISHED = {
     "erm+sgd": (5.07, 0.04),

@@ -30,10 +30,10 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
+from evenly.comparison import paired
 from torch import nn
 
 import evenly
-from evenly.comparison import paired
 from evenly.data import Data, load
 from evenly.data.benchmarks.domains import target_parts
 from evenly.engine.accuracy import wilson

@@ -180,9 +180,9 @@ def _importance_options(importance: float | Mapping[str, Any] | None) -> Mapping
     if importance is None:
         return None
     options = importance if isinstance(importance, Mapping) else {"rho": importance}
-    options = checked("option of importance", options, options_of(importance_weights))
-    check_params(options.get("kind", "sam"), options.get("params"))
-    return options
+    values = checked("option of importance", options, options_of(importance_weights))
+    check_params(values.get("kind", "sam"), values.get("params"))
+    return values
 
 
 def _probed_names(attributes: str | Sequence[str] | bool, split: Split) -> list[str]:
