@@ -29,7 +29,7 @@ from evenly.engine.evaluation import check_model, evaluated, in_chunks, logits_o
 from evenly.engine.losses import losses, predictions, single
 from evenly.errors import EvenlyError
 from evenly.models import encoded
-from evenly.randomness import derive
+from evenly.randomness import derive, isolated
 from evenly.settings import at_least, at_most, checks_options
 
 
@@ -217,7 +217,9 @@ def _clusters(features: np.ndarray, split: Split, class_names: list[str], seed: 
 
 def _heat(model: nn.Module, split: Split, audit: Audit) -> Tensor | None:
     """Grad-CAM of the hardest and the easiest images, (2 SHOWN, H, W); None where there are no images."""
-    if len(split.example_shape) != 3:
+    with isolated():  # a Dataset may draw as it is read
+        is_images = len(split.example_shape) == 3
+    if not is_images:
         audit.missing["heat maps"] = "the inputs are no images"
         return None
     chosen = torch.cat([audit.hardest, audit.easiest])

@@ -64,8 +64,7 @@ def importance_weights(
         batch_size: take the ascent's gradient over batches of so many examples, drawn by `seed`, and evaluate each
             batch at its own phantom weights, as a step of SAM does; without it, over all examples.
     """
-    if params is not None and kind == "sam":
-        raise EvenlyError("params are given, and SAM perturbs all parameters; leave them out or take kind='lsam'")
+    check_params(kind, params)
     split = split_of(data)
     order = torch.arange(len(split))
     parts: Iterable[Tensor] = [order]
@@ -80,6 +79,12 @@ def importance_weights(
                 for batch in in_chunks(model, split, part):
                     importance[batch.index] = from_logits(logits_of(model, batch.x, batch.y, weights), batch.y).cpu()
     return importance
+
+
+def check_params(kind: str = "sam", params: Any = None) -> None:
+    """Refuse parameters for SAM, which perturbs all."""
+    if params is not None and kind == "sam":
+        raise EvenlyError("params are given, and SAM perturbs all parameters; leave them out or take kind='lsam'")
 
 
 def from_logits(logits: Any, labels: Any) -> Tensor:

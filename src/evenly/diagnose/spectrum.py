@@ -11,9 +11,16 @@ curvature from lambda_max / lambda_5, both over 1,000 training images of CIFAR-1
 
 Products of H with vectors (`evenly.diagnose.mean_hessian`) go into Lanczos' method (`evenly.theory.lanczos`), which
 stops as soon as the residuals of the eigenpairs asked for are small, and whose quadrature gives the density from the
-same products. With a pilot it starts from a random vector that leans towards the top eigenvectors of a few samples'
-Hessian. These lie near those of all samples, and a product costs a sixteenth, so the run over all samples has less left
-to do.
+same products. The run's vectors are held: a copy of the parameters for each step.
+
+Repeated eigenvalues: one run shows an eigenvalue that occurs several times (twin units, an output layer of zeros) only
+once, and two that are nearer to each other than the tolerance may count as one. With ``runs=2`` there are further runs,
+each from a random vector of its own, until one adds nothing to the top; the density is their mean.
+
+With a pilot, a run starts from a random vector that leans towards the top eigenvectors of a few samples' Hessian. These
+lie near those of all samples, and a product costs a sixteenth, so a few products are saved. But what the pilot points
+at converges first: an eigenvalue of few samples, none of them in the pilot, may be missed, and the density leans
+towards the top (its moments by some percent).
 """
 
 from __future__ import annotations
@@ -74,16 +81,6 @@ class Density(Result):
         values = (torch.exp(-0.5 * apart.square()) @ self.weights) / (width * (2 * torch.pi) ** 0.5)
         return grid, values
 
-    @property
-    def grid(self) -> Tensor:
-        """Where `values` are taken, (1024,)."""
-        return self.curve()[0]
-
-    @property
-    def values(self) -> Tensor:
-        """The density on `grid`, (1024,)."""
-        return self.curve()[1]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HessianSpectrum(Result):
@@ -132,34 +129,22 @@ class HessianSpectrum(Result):
 
 @frozen(kw_only=True)
 class Lanczos:
-    """Further options of `hessian_spectrum`: which eigenvalues are searched for, and how.
+    """Further options of `hessian_spectrum`: which eigenvalues are searched for, and how."""
 
-    Attributes:
-        which: "largest", the paper's lambda_max: by value, so that a large negative curvature does not count; or
-            "magnitude", by absolute value.
-        tolerance: an eigenpair has converged at ||Hv - lambda v|| <= tolerance lambda_max. Eigenvalues nearer to each
-            other than this may count as one. In float32 a tolerance under 1e-5 is beyond what rounding allows.
-        runs: each starts from a random vector of its own. One run shows an eigenvalue that occurs several times (twin
-            units, an output layer of zeros) only once. From 2 on, runs go on until one finds nothing that belongs among
-            the top, and the density is their mean.
-        least_steps, most_steps: products of a run. More than the top need make the density finer. What has not
-            converged after `most_steps` is returned and marked.
-        pilot: start in the direction of a sixteenth of the samples (at least 32). It saves a few products. But what the
-            pilot points at converges first: an eigenvalue of few samples, none of them in the pilot, may be missed, and
-            the density leans towards the top (its moments by some percent).
-        vectors: keep the eigenvectors.
-        memory: bytes of graphs to keep between products; 0 keeps none. By default 2 GiB, or half of what is free on the
-            GPU that the model is on. The run's vectors come on top: a copy of the parameters for each step.
-    """
-
-    which: Literal["largest", "magnitude"] = setting("largest", help="by value, or by absolute value")
-    tolerance: float = setting(1e-3, above(0), below(1), help="largest residual, as a share of lambda_max")
-    runs: int = setting(1, at_least(1), help="runs of Lanczos' method")
-    least_steps: int = setting(1, at_least(1), help="fewest products in a run")
-    most_steps: int = setting(MOST_STEPS, at_least(1), help="most products in a run")
-    pilot: bool = setting(False, help="start in the direction of a few samples")
+    which: Literal["largest", "magnitude"] = setting(
+        "largest", help="by value, so that a large negative curvature does not count; or by absolute value"
+    )
+    tolerance: float = setting(
+        1e-3, above(0), below(1), help="converged at ||Hv - lambda v|| <= tolerance lambda_max; in float32 from 1e-5"
+    )
+    runs: int = setting(1, at_least(1), help="from 2 on, they go on until one adds nothing: see repeated eigenvalues")
+    least_steps: int = setting(1, at_least(1), help="fewest products in a run; more make the density finer")
+    most_steps: int = setting(MOST_STEPS, at_least(1), help="most products in a run; what has not converged is marked")
+    pilot: bool = setting(False, help="start in the direction of a sixteenth of the samples, at least 32")
     vectors: bool = setting(False, help="keep the eigenvectors")
-    memory: int | None = setting(None, at_least(0), help="bytes of graphs to keep between products")
+    memory: int | None = setting(
+        None, at_least(0), help="bytes of graphs to keep between products; by default 2 GiB, or half of a GPU's free"
+    )
 
 
 By = Literal["class", "group"]
@@ -211,8 +196,7 @@ def hessian_spectrum(
             by its own statistics, with dropout masks that the seed fixes.
         batch_size: samples at a time; by default the DataLoader's, or 128.
         seed: of the starts and the masks.
-        options: of :class:`Lanczos`: ``which``, ``tolerance``, ``runs``, ``least_steps``, ``most_steps``, ``pilot``,
-            ``vectors``, ``memory``.
+        options: of :class:`Lanczos`, e.g. ``tolerance=1e-5, vectors=True``.
     """
     search = Lanczos(**checked("option of hessian_spectrum", options, settings_of(Lanczos)))
     if search.most_steps < top:
