@@ -42,6 +42,10 @@ class Runs:
     threshold: float = setting(1000.0, above(0), MODERATE, help="a run diverged if its norm grew by more than this")
 
 
+RUNS = Runs()
+"""The runs of C.3."""
+
+
 @dataclass(frozen=True, eq=False)
 class Simulation:
     """log||w_t|| of every run, (recorded steps, cells, repeats), and at the start, (cells, repeats).
@@ -69,7 +73,7 @@ def simulate(
     ascent_on: Literal["all", "batch"] = "all",
     record: Sequence[int] | None = None,
     start: Any = None,
-    runs: Runs = Runs(),
+    runs: Runs = RUNS,
 ) -> Simulation:
     """Run the linear dynamics, `runs.repeats` times in each cell.
 
@@ -136,7 +140,7 @@ def quadratic_growth(
     batch_size: int,
     ascent: float = 0.0,
     optimizer: str | None = None,
-    runs: Runs = Runs(),
+    runs: Runs = RUNS,
 ) -> Array:
     """log(||w_T||/||w_0||) on C.3's set (:func:`quadratic`), (repeats,): distributed as `simulate`, without its steps.
 

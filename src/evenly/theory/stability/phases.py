@@ -24,7 +24,7 @@ from attrs import asdict, frozen
 from evenly.errors import EvenlyError, unknown
 from evenly.theory.arguments import ascent_of, batch_size_of, positive, whole
 from evenly.theory.stability.criteria import Minimum, verdict
-from evenly.theory.stability.dynamics import Runs, binomial, log_factor, quadratic_growth
+from evenly.theory.stability.dynamics import RUNS, Runs, binomial, log_factor, quadratic_growth
 from evenly.theory.stability.hessians import Array
 from evenly.theory.stability.lyapunov import expected_log
 
@@ -51,6 +51,10 @@ class Axes:
                 raise unknown("axis of a phase diagram", str(axis), AXES)
         if self.x == self.y:
             raise EvenlyError(f"both axes are {self.x!r}; give two different ones of {', '.join(AXES)}")
+
+
+C3 = Axes()
+"""The axes of C.3's diagrams."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +119,7 @@ class PhaseDiagram:
 
 
 def phase_diagram(
-    axes: Axes = Axes(),
+    axes: Axes = C3,
     *,
     batch_size: int = 5,
     sigma: int = 9,
@@ -124,7 +128,7 @@ def phase_diagram(
     optimizer: str | None = None,
     n: int = 100,
     largest: float = 2.0,
-    runs: Runs = Runs(),
+    runs: Runs = RUNS,
     progress: Callable[[int, int], None] | None = None,
 ) -> PhaseDiagram:
     """Simulate every cell of a grid over two of batch_size, sigma, lr, ascent, and compare with the theory.
