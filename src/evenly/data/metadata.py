@@ -305,7 +305,7 @@ def in_splits(
     groups: Groups | None,
     splits: Names,
 ) -> dict[str, Any]:
-    """The `Split`s that `splits` (N,) names, of labels (N,), attributes (N,) and `inputs`, which has those of indices."""
+    """The splits that `splits` (N,) names, of labels (N,), attributes (N,) and `inputs` at given indices."""
     parts = {}
     for name in SPLITS:
         index = np.flatnonzero(splits == name)
