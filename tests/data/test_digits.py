@@ -92,6 +92,6 @@ def test_the_seed_decides_the_data():
 
 
 def test_refusals(refused):
-    refused("rate must be a share from 0 to 1, got 1.5", load, "shortcut-digits", rate=1.5)
-    refused("brightness must be a share from 0 to 1, got -0.1", load, "shortcut-digits", brightness=-0.1)
+    refused("rate .* must be at most 1, got 1.5", load, "shortcut-digits", rate=1.5)
+    refused("brightness .* must be at least 0, got -0.1", load, "shortcut-digits", brightness=-0.1)
     refused("missing .* must be a number, got nan", load, "partial-digits", missing=float("nan"))

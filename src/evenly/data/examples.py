@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 
 from evenly.data.arrays import read_arrays
 from evenly.data.contract import Data, Split
-from evenly.data.images.decoding import SUFFIXES, Fitted, Size, Squeezed, decode, pixels_of
+from evenly.data.images.decoding import SUFFIXES, Fitted, Reading, Size, Squeezed, decode, pixels_of
 from evenly.data.images.folders import images_in
 from evenly.data.images.listing import inside
 from evenly.data.metadata import METADATA, SPLIT_NAMES, Rows, read_rows
@@ -241,7 +241,7 @@ def _of_images(preprocessing: ImagePreprocessing, raw: Any, class_names: Sequenc
 def _of_files(
     preprocessing: ImagePreprocessing, size: Size, root: Path, files: Sequence[str], labels: Tensor | None = None
 ) -> Examples:
-    decoded = decode(root, files, size=size, channels=preprocessing.shape[0], skip_bad=True, cache=False)
+    decoded = decode(root, files, Reading(size=size, channels=preprocessing.shape[0], skip_bad=True), cache=False)
     if decoded.bad:
         file, why = decoded.bad[0]
         more = f" and {len(decoded.bad) - 1} more" if len(decoded.bad) > 1 else ""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import product
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from evenly.data.contract import MOST_GROUPS, SPLITS
+from evenly.data.contract import MOST_GROUPS, SPLITS, Split
 from evenly.data.images.parts import Integers, held_out, ranks, share_of
 from evenly.errors import EvenlyError
 from evenly.randomness import derive
@@ -206,6 +206,11 @@ def grouped(
     return Groups(groups, names, np.stack(members, axis=1), overlapping_names)
 
 
+def strata(labels: Integers, groups: Groups | None) -> Integers:
+    """(N,) the combination of class and group, within which splits are drawn."""
+    return labels if groups is None else labels * len(groups.names) + groups.groups
+
+
 def columns_of(by: str) -> tuple[list[str], list[str]]:
     """The columns that a choice of groups names: those that are crossed, and those that overlap."""
     parts = [[name.strip() for name in part.split("+")] for part in by.split(",")]
@@ -279,15 +284,41 @@ def _with_validation(strata: Integers, splits: Names, validation: float | None, 
     return splits
 
 
-def check_classes(path: Path, class_names: Sequence[str], labels: Integers, splits: Names, *, drawn: bool) -> None:
-    """Refuse a class that is missing from a split: the worst class there would be silently another."""
+def check_classes(where: Path, class_names: Sequence[Any], labels: Integers, splits: Names, ways: str) -> None:
+    """Refuse a class that is missing from a split: the worst class there would be silently another.
+
+    Args:
+        ways: out of it, for the message.
+    """
     present = [part for part in SPLITS if (splits == part).any()]
     for k, name in enumerate(class_names):
         counts = {part: int(((labels == k) & (splits == part)).sum()) for part in present}
         if missing := [part for part in present if not counts[part]]:
             there = ", ".join(f"{part} {count}" for part, count in counts.items())
-            hint = "add rows, remove the class, or name the splits in a column" if drawn else "add rows, or remove it"
-            raise EvenlyError(f"label {name!r} has no row in the {missing[0]} split of {path} ({there}); {hint}")
+            raise EvenlyError(f"class {name!r} has no example in the {missing[0]} split of {where} ({there}); {ways}")
+
+
+def in_splits(
+    inputs: Callable[[Integers], Any],
+    labels: Integers,
+    attributes: Mapping[str, Integers],
+    groups: Groups | None,
+    splits: Names,
+) -> dict[str, Any]:
+    """The splits that `splits` (N,) names, of labels (N,), attributes (N,) and `inputs` at given indices."""
+    parts = {}
+    for name in SPLITS:
+        index = np.flatnonzero(splits == name)
+        if name == "train" or len(index):
+            parts[name] = Split(
+                inputs(index),
+                labels[index],
+                None if groups is None else groups.groups[index],
+                {key: column[index] for key, column in attributes.items()},
+                name=name,
+                evaluation_groups=None if groups is None or groups.evaluation is None else groups.evaluation[index],
+            )
+    return parts
 
 
 def _is_yes(name: str, column: Integers, values: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:

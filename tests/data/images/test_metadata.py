@@ -76,10 +76,10 @@ REFUSED = [
     ("file,label\nimages/0.png,a\nimages/./0.png,b\n", "file 'images/./0.png' is in lines 2 and 3 of .*; keep one of"),
     (
         "file,label\nimages/0.png,a\nimages,b\n",
-        "1 of 2 images .* cannot be read: 'images' .* mend .* with skip_bad=True",
+        "1 of 2 images .* cannot be read: 'images' .* remove them, or leave .* with skip_bad=True",
     ),
     ("file,label\nimages/0.png,a\nimages/7.png,b\n", r"cannot be read: 'images/7.png' \(no such file\)"),
-    ("file,label,split\nimages/0.png,a,train\nimages/1.png,b,test\n", "class '.' has no image in the .* split"),
+    ("file,label,split\nimages/0.png,a,train\nimages/1.png,b,test\n", "class '.' has no example in the .* split"),
 ]
 
 

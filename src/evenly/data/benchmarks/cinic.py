@@ -6,7 +6,8 @@ from pathlib import Path
 
 from evenly.data.benchmarks.cifar import CIFAR10_CLASSES
 from evenly.data.benchmarks.places import find_layout
-from evenly.data.images.folders import MEMORY, in_splits
+from evenly.data.images.decoding import MEMORY, Reading
+from evenly.data.images.folders import split_folders
 from evenly.data.images.listing import assembled
 from evenly.data.images.parts import PHOTOGRAPHS, ImageData
 from evenly.errors import EvenlyError
@@ -20,9 +21,10 @@ def cinic10(folder: str | Path | None = None, memory: float = MEMORY, seed: int 
         memory: as in `image_folder`.
     """
     _, root = find_layout("cinic10", folder, {"folders": ("CINIC-10", ("train", "valid", "test"))})
-    listing = in_splits(root, {"train": "train", "valid": "validation", "test": "test"})
+    listing = split_folders(root, {"train": "train", "valid": "validation", "test": "test"})
     if tuple(listing.class_names) != CIFAR10_CLASSES:
         other = next(iter(set(listing.class_names) ^ set(CIFAR10_CLASSES)))
         raise EvenlyError(f"cinic10 in {root} does not have CIFAR-10's ten classes (see {other!r}); unpack it again")
     about = "CINIC-10: CIFAR-10 and ImageNet photographs of 32 x 32 in CIFAR-10's ten classes."
-    return assembled(listing, name="cinic10", about=about, memory=memory, seed=seed, channels=3, recipe=PHOTOGRAPHS)
+    reading = Reading(channels=3, memory=memory)
+    return assembled(listing, name="cinic10", about=about, reading=reading, seed=seed, recipe=PHOTOGRAPHS)

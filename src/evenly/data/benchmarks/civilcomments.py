@@ -15,9 +15,9 @@ import numpy as np
 
 from evenly.data.benchmarks.places import find_layout
 from evenly.data.images.parts import Integers
-from evenly.data.metadata import grouped, read_rows, splits_in
+from evenly.data.metadata import grouped, in_splits, read_rows, splits_in
 from evenly.data.preprocessing import TextPreprocessing
-from evenly.data.tables import TableData, in_splits
+from evenly.data.tables import TableData, text_rows
 from evenly.errors import EvenlyError
 
 FILE = "all_data_with_identities.csv"
@@ -55,7 +55,7 @@ def civilcomments(folder: str | Path | None = None, seed: int = 0) -> TableData:
         f"label,{'+'.join(IDENTITIES)}", labels, CLASSES, attributes, {name: ("0", "1") for name in IDENTITIES}
     )
     return TableData(
-        **in_splits(texts, labels, attributes, groups, splits),
+        **in_splits(text_rows(texts), labels, attributes, groups, splits),
         name="civilcomments",
         about="CivilComments-WILDS: online comments, toxic or not, by the identities that they mention.",
         class_names=CLASSES,

@@ -24,10 +24,11 @@ from torch.nn import functional as F
 
 from evenly.data.benchmarks.cifar import CIFAR10_CLASSES, cifar10
 from evenly.data.benchmarks.idx import FASHION_CLASSES, fashion_mnist, mnist
-from evenly.data.contract import Split
+from evenly.data.contract import Share, Split
 from evenly.data.images.parts import FEW_STROKES, ImageData, Integers, share_of
 from evenly.errors import EvenlyError
 from evenly.randomness import derive
+from evenly.settings import checks_options
 
 SIDE = 32
 RECIPE = FEW_STROKES | {
@@ -40,9 +41,10 @@ own mean, over the training images.
 """
 
 
+@checks_options
 def cifar_mnist(
     folder: str | Path | None = None,
-    correlation: float = 1.0,
+    correlation: Share = 1.0,
     validation: float = 0.1,
     n: int | None = None,
     seed: int = 0,
@@ -61,9 +63,10 @@ def cifar_mnist(
     return _joined("cifar-mnist", ("cifar", CIFAR10_CLASSES[:2]), folder, correlation, validation, n, seed)
 
 
+@checks_options
 def fashion_mnist_mnist(
     folder: str | Path | None = None,
-    correlation: float = 1.0,
+    correlation: Share = 1.0,
     validation: float = 0.1,
     n: int | None = None,
     seed: int = 0,
@@ -86,8 +89,6 @@ def _joined(
     seed: int,
 ) -> ImageData:
     feature, classes = hard
-    if not 0 <= correlation <= 1:
-        raise EvenlyError(f"correlation must be a share from 0 to 1, got {correlation}")
     if n is not None and n < len(classes):
         raise EvenlyError(f"n must be at least {len(classes)}, one image for each class, got {n}")
     source, read = ("cifar10", cifar10) if feature == "cifar" else ("fashion-mnist", fashion_mnist)
