@@ -1,12 +1,16 @@
 """Run the demo and check it: time, memory, every run with every metric, controls of equal cost, what must be found."""
 
-import json
 import resource
 import subprocess
 import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
+
+import torch
+
+import evenly
+from evenly.runs.arms import Arm
 
 folder = Path(sys.argv[1])
 
@@ -21,28 +25,29 @@ seconds = seconds_of_demo(folder)
 if seconds > 120:  # cores may be shared: what it takes is the better of two runs
     seconds = min(seconds, seconds_of_demo(folder.with_name("again")))
 gigabytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20  # of the largest process; there are three
-results = json.loads((folder / "results.json").read_text())
-rows = results["rows"]
-keys = [(row["data"], row["arm"], row["seed"]) for row in rows]
+tables = {name: evenly.load_comparison(folder / name) for name in ("patches", "shortcut-digits")}
+rows = [row for table in tables.values() for row in table.rows]
+keys = [(row.result.data.name, row.arm, row.seed) for row in rows]
 assert len(keys) == len(set(keys)), "a run stands twice in results.json"
 for row in rows:
     for metric in ("accuracy", "worst_group", "train_weighted", "worst_class", "loss"):
-        assert row["test"][metric] is not None, (row["arm"], metric)
-    assert row["cost"] > 0
-    assert row["cost_multiple"] > 0
+        assert row.result.splits["test"].metric(metric) is not None, (row.arm.name, metric)
+    assert row.result.cost > 0
+    assert row.result.cost_multiple > 0
+for table in tables.values():
+    for summary in table.summary:
+        if summary.control:
+            assert abs(summary.control_cost_multiple / summary.cost_multiple - 1) < 0.05, summary.arm.name
 
-summaries = {table["data"]: {entry["arm"]: entry for entry in table["summary"]} for table in results["comparisons"]}
-for summary in summaries.values():
-    for entry in summary.values():
-        if entry["control"]:
-            assert abs(entry["control_cost_multiple"] / entry["cost_multiple"] - 1) < 0.05, entry["arm"]
-
-gain = summaries["patches"]["useful+sgd"]["accuracy"]["difference"]
-assert gain["low"] > 0, f"USEFUL's gain on patch data is not clear: {gain}"
-digits = summaries["shortcut-digits"]
-for arm in ("pde+sgd", "group_dro+sgd", "subsample+sgd"):
-    raised = digits[arm]["worst_group"]["mean"] - digits["erm+sgd"]["worst_group"]["mean"]
-    assert raised > 0.1, f"{arm} raises the worst group by {raised:.3f} only"
+gain = tables["patches"].by_arm(Arm("useful", "sgd")).difference("accuracy")
+assert gain.outcome == "raised", f"USEFUL's gain on patch data is not clear: {gain}"
+digits = tables["shortcut-digits"]
+erm = digits.by_arm(Arm("erm", "sgd")).mean("worst_group")
+for method in ("pde", "group_dro", "subsample"):
+    raised = digits.by_arm(Arm(method, "sgd")).mean("worst_group") - erm
+    assert raised > 0.1, f"{method} raises the worst group by {raised:.3f} only"
+run = next(iter(digits.runs.values()))
+assert len(run.predict(torch.zeros(3, 1, 8, 8, dtype=torch.uint8))) == 3, "a run of the demo cannot predict"
 
 
 class Page(HTMLParser):

@@ -18,11 +18,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import evenly.comparison
 import numpy as np
 import torch
 
 import evenly
+from evenly.runs.arms import Arm
+from evenly.runs.comparison import Comparison, ComparisonPlan
+from evenly.runs.summary import Difference, Row, paired, summarise
 
 PUBLISHED = {
     "erm+sgd": (5.07, 0.04),
@@ -38,47 +40,49 @@ PLACE = Path(__file__).parents[1] / "docs" / "results"
 
 def run(args: argparse.Namespace) -> None:
     table = evenly.compare(
-        "preact_resnet18", "cifar10", args.methods.split(","), args.optimizers.split(","), args.seeds,
-        epochs=args.epochs, out=args.out, device=args.device, together=args.together,
+        "cifar10", model="preact_resnet18", methods=args.methods.split(","), optimizers=args.optimizers.split(","),
+        seeds=args.seeds, epochs=args.epochs, out=args.out, device=args.device, together=args.together,
         data_options={} if args.n is None else {"n": args.n},
     )  # fmt: skip
-    keep(args, table.rows, table.summary, table.plan)
+    keep(args, table)
 
 
 def collect(args: argparse.Namespace) -> None:
-    """What is finished in the folder of a `run` that is not: rows without controls, whose arms are not all there."""
-    rows = []
-    for folder in sorted((args.out / "runs").iterdir()):
-        if (folder / "results.json").exists():
-            row = json.loads((folder / "results.json").read_text())
-            rows.append({"arm": f"{row['method']}+{row['optimizer']}", **row, "sweep": {}, "control": None,
-                         "control_of": None})  # fmt: skip
-    settings = json.loads((args.out / "runs" / _folder_of(rows[0]) / "config.json").read_text())["settings"]
-    seeds = sorted({row["seed"] for row in rows})
-    keep(args, rows, evenly.comparison.summarise(rows), {"seeds": seeds, "in_common": settings, "unfinished": True})
+    """What is finished in the folder of a `run` that is not; controls are left out, since not all of them are there."""
+    runs = [evenly.load(file.parent) for file in sorted((args.out / "runs").glob("*/results.json"))]
+    runs = [run for run in runs if run.plan.budget is None]
+    rows = tuple(Row(Arm(run.results.method, run.results.optimizer), run.results.seed, run.results) for run in runs)
+    first = runs[0]
+    plan = ComparisonPlan(
+        methods=tuple(dict.fromkeys(row.arm.method for row in rows)),
+        optimizers=tuple(dict.fromkeys(row.arm.optimizer for row in rows)),
+        seeds=tuple(sorted({row.seed for row in rows})),
+        model=first.results.model,
+        rule=first.results.rule,
+        judged=first.results.judged,
+        in_common=first.plan.settings,
+    )
+    by_arm = {(row.arm, row.seed): run for row, run in zip(rows, runs, strict=True)}
+    keep(args, Comparison(first.results.data.name, plan, rows, summarise(rows), runs=by_arm), unfinished=True)
 
 
-def keep(args: argparse.Namespace, rows: list[dict[str, Any]], summary: list[dict[str, Any]], plan: Any) -> None:
+def keep(args: argparse.Namespace, table: Comparison, unfinished: bool = False) -> None:
     selections = []
-    for row in rows:
-        file = args.out / "runs" / _folder_of(row) / "selection.npz"
-        if file.exists() and "separating_epoch" in (chosen := np.load(file)):
+    for (arm, seed), run in table.runs.items():
+        if run.selection is not None and "separating_epoch" in (details := run.selection.details):
             selections.append({
-                "arm": row["arm"], "seed": row["seed"], "separating_epoch": int(chosen["separating_epoch"]),
-                "decided": str(chosen["decided"]), "share": row["chosen"] / (args.n or 50_000),
-                "early_losses": chosen["early_losses"].tolist(),
+                "arm": arm.name, "seed": seed, "separating_epoch": int(details["separating_epoch"]),
+                "decided": str(details["decided"]), "share": len(run.selection.indices) / (args.n or 50_000),
+                "early_losses": np.asarray(details["early_losses"]).tolist(),
             })  # fmt: skip
     measured = {
         "commit": args.commit, "machine": args.machine or _machine(), "torch": args.torch or torch.__version__,
-        "plan": plan, "summary": summary, "rows": rows, "selections": selections,
+        "unfinished": unfinished, "comparison": table.to_dict(), "selections": selections,
     }  # fmt: skip
     args.json.write_text(json.dumps(measured, indent=2))
-    for entry in summary:
-        print(entry["arm"], f"{100 - 100 * entry['accuracy']['mean']:.2f} +- {100 * entry['accuracy']['sd']:.2f}")
-
-
-def _folder_of(row: dict[str, Any]) -> str:
-    return f"{row['arm'].replace('+', '-')}-seed{row['seed']}"
+    for each in table.summary:
+        accuracy = each.metrics["accuracy"]
+        print(each.arm.name, f"{100 - 100 * accuracy.mean:.2f} +- {100 * accuracy.sd:.2f}")
 
 
 def _machine() -> str:
@@ -89,12 +93,13 @@ def page(args: argparse.Namespace) -> None:
     measured: dict[str, Any] = json.loads(args.files[0].read_text())
     others = [json.loads(file.read_text()) for file in args.files[1:]]
     agreeing = [other for other in others if "step" in other]
-    for other in (other for other in others if "summary" in other):
-        ours, theirs = measured["plan"]["in_common"], other["plan"]["in_common"]
-        if any(theirs[key] != ours[key] for key in ours.keys() & theirs) or other["commit"] != measured["commit"]:
+    for other in (other for other in others if "comparison" in other):
+        ours, theirs = (each["comparison"]["plan"]["in_common"] for each in (measured, other))
+        if ours != theirs or other["commit"] != measured["commit"]:
             raise SystemExit("the runs differ in their settings or their commit; put those with the same on one page")
-        for part in ("summary", "rows", "selections"):
-            measured[part] += other[part]
+        for part in ("summary", "rows"):
+            measured["comparison"][part] += other["comparison"][part]
+        measured["selections"] += other["selections"]
     ways = {way: [each for each in agreeing if each["step"].startswith(way)] for way in ("captured", "plain")}
     if agreeing:
         measured["captured and plain"] = agreement(ways["captured"], ways["plain"])
@@ -103,10 +108,10 @@ def page(args: argparse.Namespace) -> None:
     (PLACE / "cifar10.md").write_text("\n".join(_lines(measured)) + "\n")
 
 
-def _points(gain: dict[str, Any]) -> str:
+def _points(gain: Difference) -> str:
     """A mean difference and its interval, which a single seed has not."""
-    ends = "" if gain["low"] is None else f" [{100 * gain['low']:.2f}, {100 * gain['high']:.2f}]"
-    return f"{100 * gain['mean']:+.2f}{ends}"
+    interval = "" if gain.low is None or gain.high is None else f" [{100 * gain.low:.2f}, {100 * gain.high:.2f}]"
+    return f"{100 * gain.mean:+.2f}{interval}"
 
 
 def agreement(captured: list[dict[str, Any]], plain: list[dict[str, Any]]) -> dict[str, Any]:
@@ -118,9 +123,8 @@ def agreement(captured: list[dict[str, Any]], plain: list[dict[str, Any]]) -> di
 
     errors = {"captured": [each["test_error"] for each in captured], "plain": [each["test_error"] for each in plain]}
     variances = [np.var(values, ddof=1) / len(values) for values in errors.values()]
-    paired = evenly.comparison.paired([a - b for a, b in zip(*errors.values(), strict=True)])
     return {
-        "paired": paired,
+        "paired": paired([a - b for a, b in zip(*errors.values(), strict=True)]).to_dict(),
         "seeds": [each["seed"] for each in captured], "epochs": len(captured[0]["losses"]), "test_errors": errors,
         "difference": float(np.mean(errors["captured"]) - np.mean(errors["plain"])),
         "standard_error": float(np.sqrt(sum(variances))),
@@ -131,62 +135,62 @@ def agreement(captured: list[dict[str, Any]], plain: list[dict[str, Any]]) -> di
 
 
 def _lines(measured: dict[str, Any]) -> list[str]:
-    plan, common = measured["plan"], measured["plan"]["in_common"]
-    seeds = len(plan["seeds"])
+    table = Comparison.from_dict(measured["comparison"])
+    common, seeds = table.plan.in_common, table.plan.seeds
     lines = [
         "# CIFAR-10: USEFUL with a pre-activation ResNet-18", "",
-        f"Pre-activation ResNet-18, {common['epochs']} epochs, {seeds} seeds ({', '.join(map(str, plan['seeds']))}), "
-        f"batch {common['batch_size']}, learning rate {common['lr']} divided by 10 at half and three quarters, "
-        f"momentum {common['momentum']}, weight decay {common['weight_decay']}, zero padding of 4, crop and flip, "
+        f"Pre-activation ResNet-18, {common.epochs} epochs, {len(seeds)} seeds ({', '.join(map(str, seeds))}), "
+        f"batch {common.batch_size}, learning rate {common.lr} divided by 10 at half and three quarters, "
+        f"momentum {common.momentum}, weight decay {common.weight_decay}, zero padding of 4, crop and flip, "
         "bf16. The last epoch's weights; the test set selected nothing. "
         f"{measured['machine']}, torch {measured['torch']}, commit `{measured['commit'][:12]}`.", "",
         "| arm | test error, % | cost | paper, 200 epochs |", "|---|---|---|---|",
     ]  # fmt: skip
-    for entry in measured["summary"]:
-        accuracy = entry["accuracy"]
-        errors = ", ".join(f"{100 - 100 * value:.2f}" for value in accuracy["values"])
-        paper = PUBLISHED.get(f"{entry['method']}+{entry['optimizer']}")
-        name = f"{NAMES[entry['method']]}, {entry['optimizer'].upper()}"
-        name += f", at the cost of {NAMES[entry['control_of'].split('+')[0]]}" if entry["control_of"] else ""
+    for each in table.summary:
+        arm, accuracy = each.arm, each.metrics["accuracy"]
+        errors = ", ".join(f"{100 - 100 * value:.2f}" for value in accuracy.values)
+        paper = PUBLISHED.get(arm.pair)
+        name = f"{NAMES[arm.method]}, {arm.optimizer.upper()}"
+        name += "" if arm.control_of is None else f", at the cost of {NAMES[arm.control_of.method]}"
         lines.append(
-            f"| {name} | {100 - 100 * accuracy['mean']:.2f} ± {100 * accuracy['sd']:.2f} ({errors}) "
-            f"| {entry['cost_multiple']:.2f}x | {f'{paper[0]:.2f} ± {paper[1]:.2f}' if paper else '–'} |"
+            f"| {name} | {100 - 100 * accuracy.mean:.2f} ± {100 * accuracy.sd:.2f} ({errors}) "
+            f"| {each.cost_multiple:.2f}x | {f'{paper[0]:.2f} ± {paper[1]:.2f}' if paper else '–'} |"
         )
     lines += ["", "Differences in accuracy, in points, paired by seed, with 95% t-intervals:", ""]
-    for entry in measured["summary"]:
-        if found := entry["accuracy"].get("difference"):
-            lines.append(f"- {entry['arm']} against {entry['control']}: {_points(found)}")
-    by_arm = {entry["arm"]: entry["accuracy"]["values"] for entry in measured["summary"]}
-    for optimizer in dict.fromkeys(entry["optimizer"] for entry in measured["summary"]):
-        of = [by_arm.get(f"{method}+{optimizer}", []) for method in ("erm", "useful")]
-        if len(of[0]) == len(of[1]) > 1:
-            gain = evenly.comparison.paired([b - a for a, b in zip(*of, strict=True)])
+    for each in table.summary:
+        if each.control is not None and (difference := each.difference("accuracy")) is not None:
+            lines.append(f"- {each.arm.name} against {each.control.name}: {_points(difference)}")
+    for optimizer in dict.fromkeys(each.arm.optimizer for each in table.summary):
+        pair = [table.by_arm(Arm(method, optimizer)) for method in ("erm", "useful")]
+        erm, useful = ([] if each is None else each.metrics["accuracy"].values for each in pair)
+        if len(erm) == len(useful) > 1:
+            gain = paired([b - a for a, b in zip(erm, useful, strict=True)])
             lines.append(f"- useful+{optimizer} against erm+{optimizer}, which costs less: {_points(gain)}")
-    controlled = {entry["control_of"] for entry in measured["summary"]}
-    for entry in measured["summary"]:
-        if entry["cost_multiple"] > 1.01 and not entry["control_of"] and entry["arm"] not in controlled:
+    controlled = [each.arm.control_of for each in table.summary]
+    for each in table.arms:
+        if each.cost_multiple > 1.01 and each.arm not in controlled:
             lines += [
                 "",
-                f"The control of {entry['arm']}'s cost has not been run: how much of its difference from "
-                "plain SGD its extra passes would have brought by themselves, these runs do not tell.",
+                f"The control that costs as much as {each.arm.name} has not been run. These runs do not show how much "
+                "of the difference from plain SGD its extra passes would have brought by themselves.",
             ]
     for each in measured["selections"]:
         course = ", ".join(f"{loss:.3f}" for loss in each["early_losses"])
         lines += ["", f"Seed {each['seed']}: separated after epoch {each['separating_epoch']} "
                   f"({'by the rule' if each['decided'] == 'rule' else each['decided']}), {each['share']:.1%} marked as "
                   f"hard; early training losses {course}."]  # fmt: skip
-    if found := measured.get("captured and plain"):
-        means = {way: 100 * float(np.mean(errors)) for way, errors in found["test_errors"].items()}
+    if both := measured.get("captured and plain"):
+        means = {way: 100 * float(np.mean(errors)) for way, errors in both["test_errors"].items()}
         lines += [
-            "", f"Recorded against plain steps, {found['epochs']} epochs, {len(found['seeds'])} seeds: test error "
-            f"{means['captured']:.2f}% and {means['plain']:.2f}%, {100 * found['difference']:+.2f} points apart with a "
-            f"standard error of {100 * found['standard_error']:.2f}; paired by seed, 95% interval "
-            f"[{100 * found['paired']['low']:.2f}, {100 * found['paired']['high']:.2f}]. The hard sets after epoch 8 "
-            f"overlap by {np.mean(found['overlap']):.0%} (of their union) for one seed, by "
-            f"{np.mean(found['overlap_of_seeds']):.0%} between seeds: rounding sends a run of this network on "
-            "a way of its own within a few steps.",
+            "", f"Recorded against plain steps, {both['epochs']} epochs, {len(both['seeds'])} seeds: test error "
+            f"{means['captured']:.2f}% and {means['plain']:.2f}%, {100 * both['difference']:+.2f} points apart with a "
+            f"standard error of {100 * both['standard_error']:.2f}; paired by seed, 95% interval "
+            f"[{100 * both['paired']['low']:.2f}, {100 * both['paired']['high']:.2f}]. The hard sets after epoch 8 "
+            f"overlap by {np.mean(both['overlap']):.0%} (of their union) for one seed, by "
+            f"{np.mean(both['overlap_of_seeds']):.0%} between seeds: differences in rounding take "
+            "two runs of this network apart within a few steps.",
         ]  # fmt: skip
-    how = "collect` from an unfinished `run" if plan.get("unfinished") else "run"
+    how = "collect` from an unfinished `run" if measured["unfinished"] else "run"
     lines += ["", f"Made by `benchmarks/cifar10.py {how}`; every number is in `cifar10.json` beside this page."]
     return lines
 

@@ -1,4 +1,4 @@
-r"""Real images with a shortcut, groups or domains: SGD against SAM, ERM against what is made for groups.
+r"""Real images with a shortcut, groups or domains: SGD against SAM, ERM against methods for groups.
 
     EVENLY_DATA=... python benchmarks/real_images.py features cifar-mnist --out runs/cifar-mnist --commit COMMIT
     EVENLY_DATA=... python benchmarks/real_images.py groups --out runs/celeba --commit COMMIT
@@ -6,12 +6,12 @@ r"""Real images with a shortcut, groups or domains: SGD against SAM, ERM against
         --out runs/celeba-tuned --commit COMMIT
     EVENLY_DATA=... python benchmarks/real_images.py domains --weights FILE --out runs/pacs --commit COMMIT
 
-Every arm is run at every value of its grid, for every seed; validation, averaged over the seeds, chooses the value and
-the test set only measures. `features` and `domains` set SAM beside SGD and beside SGD for twice the epochs, which costs
-as much, and tell by linear probes what was learned (Springer et al. 2024, Tables 1 and 2); `groups` sets every method
-beside ERM, and one that costs more beside its control of equal cost. All goes on where it was stopped. What was
-measured goes into docs/results/NAME.json and .md, beside what was published where there is such a thing; `page FILE...`
-writes the pages anew.
+Every arm is run at every value of its grid, for every seed. Validation, averaged over the seeds, chooses the value; the
+test set only measures. `features` and `domains` compare SAM with SGD and with SGD for twice the epochs, which costs as
+much. Linear probes show what was learned (Springer et al. 2024, Tables 1 and 2). `groups` compares every method with
+ERM, and one that costs more also with its control of equal cost. A command that was interrupted goes on with what is
+left. The results go into docs/results/NAME.json and .md, beside published numbers where there are any. `page FILE...`
+makes the pages again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import argparse
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -30,49 +30,60 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
-from evenly.comparison import paired
+from attrs import evolve, field, frozen
 from torch import nn
 
 import evenly
 from evenly.data import Data, load
 from evenly.data.benchmarks.domains import target_parts
 from evenly.engine.accuracy import wilson
-from evenly.experiment import resolve
+from evenly.experiment.request import Request, erm_settings
+from evenly.runs.arms import Arm
+from evenly.runs.folder import FORMAT
+from evenly.runs.results import Measured
+from evenly.runs.summary import Row as ComparisonRow
+from evenly.runs.summary import paired
+from evenly.values import Value
 
-Row = dict[str, Any]
 Probing = Callable[[nn.Module, str, dict[str, Any], int], dict[str, float]]
 
 GROUPS = ("dark-haired women", "dark-haired men", "blond women", "blond men")
 CLASSES = {"cifar-mnist": 2, "fashion-mnist-mnist": 5}
 COMPOSITE = {"lr": [0.01, 0.05, 0.1], "rho": [0.01, 0.03, 0.05, 0.07, 0.1, 0.2]}
-"""Springer et al. (2024), App. B; batches of 100, momentum and schedule are the data's recipe."""
+"""Springer et al. (2024), App. B. Batches of 100, momentum and schedule come from the data's recipe."""
+IN_COMMON = (
+    "epochs", "batch_size", "momentum", "weight_decay", "schedule", "select", "evaluate_every", "augment", "normalise",
+    "precision",
+)  # fmt: skip
+"""The settings that a page states."""
 LONGER = "SGD, twice the epochs"
 DOMAIN = {"lr": [0.005, 0.01, 0.02], "rho": [0.03, 0.05, 0.1]}
-"""Their App. F; how long and which network it does not say."""
+"""Their App. F, which gives neither the number of epochs nor the network."""
 RATES = [0.001, 0.01, 0.1]
-"""For groups: 0.01 is that of Deng et al. (2023) for PDE on CelebA, and the highest of Springer et al. (2024)."""
+"""For groups: Deng et al. (2023) use 0.01 for PDE on CelebA. It is also the highest of Springer et al. (2024)."""
 SMALL_SETS = {"epochs": 300, "batch_size": 64, "evaluate_every": 5}
 GROUPED = {
     "pde": SMALL_SETS | {"warmup_epochs": 140, "every": 10, "add": 10, "decay": 0.01, "schedule": "constant"},
     "subsample": SMALL_SETS,
 }
-"""A balanced set of 160 images is as small as that of Waterbirds, whose 140 epochs of warm-up, 10 images every 10
-epochs, batches of 64 and decay are taken (Deng et al. 2023, Table 8 and code); those for all of CelebA, 16 epochs,
-would be 32 steps. An epoch of subsampling is as short."""
+"""The balanced set has 160 images, about as many as that of Waterbirds. PDE therefore gets the settings for Waterbirds:
+140 epochs of warm-up, 10 images every 10 epochs, batches of 64, and the decay (Deng et al. 2023, Table 8 and code). The
+16 epochs for all of CelebA would be 32 steps here. An epoch of subsampling is as short."""
 
 NOTES = {
     "groups": (
-        "ERM's learning rate is chosen as every method's is, so ERM is the control of what costs as much or less. DFR "
-        "fits the last layer of a network that is trained with ERM's settings again, and runs of one seed are not the "
-        "same twice on a GPU: its networks were kept after other epochs than ERM's. DFR-Val fits it to four times as "
-        "many images as validation has blond men, by whom the epoch was chosen before. Weight decay is the same for "
-        "all; Deng et al. (2023) have 0.1 and a rate of 0.00001 for GroupDRO.",
+        "ERM's learning rate is chosen in the same way as every other method's. ERM is therefore the control of every "
+        "method that costs as much or less. DFR trains a network with ERM's settings again and fits its last layer. "
+        "Two runs of one seed differ on a GPU, so DFR's networks were selected at other epochs than ERM's. DFR-Val "
+        "fits the last layer to four times as many images as validation has blond men. The same blond men had chosen "
+        "the epoch before. Weight decay is the same for all methods. Deng et al. (2023) use 0.1, and a learning rate "
+        "of 0.00001 for GroupDRO.",
     ),
-    "domains": ("SAM and the longer SGD run at the learning rate chosen for SGD; the paper crosses all of them.",),
+    "domains": ("SAM and the longer SGD run at the learning rate chosen for SGD. The paper tries all combinations.",),
 }
 TITLES = {
-    "cifar-mnist": "CIFAR-MNIST: an airplane or automobile below a digit that tells it",
-    "fashion-mnist-mnist": "Fashion-MNIST-MNIST: one of five clothes below a digit that tells it",
+    "cifar-mnist": "CIFAR-MNIST: an airplane or automobile below a digit that gives the label away",
+    "fashion-mnist-mnist": "Fashion-MNIST-MNIST: one of five clothes below a digit that gives the label away",
     "celeba": "CelebA, the first 10,000 images: blond hair or not, in men and women",
     "celeba-tuned": "CelebA, the first 10,000 images: blond hair or not, in men and women, fine-tuned",
     "pacs-photo": "PACS: photographs left out of training",
@@ -91,61 +102,98 @@ PUBLISHED = {
 }  # fmt: skip
 
 
+@frozen
+class Row(Value):
+    """One run.
+
+    Args:
+        label: what the page calls its arm.
+        chosen: whether validation chose its settings.
+        cost_multiple: its cost, in multiples of ERM's for the epochs that the page states.
+    """
+
+    arm: Arm
+    label: str
+    seed: int
+    cost_multiple: float
+    rule: str
+    model: str
+    step: str
+    splits: Mapping[str, Measured]
+    chosen: bool = False
+    evaluation_cost_multiple: float | None = None
+    selected_after_epochs: float | None = None
+    probes: Mapping[str, float] = field(factory=dict)
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """What was swept over a grid."""
+        return {name: value for name, value in self.arm.swept.items() if name in ("lr", "rho")}
+
+    @property
+    def test(self) -> Measured:
+        return self.splits["test"]
+
+
+@frozen
+class Diverged(Value):
+    """An arm at one value of its grid where the loss became infinite on one seed at least."""
+
+    label: str
+    settings: Mapping[str, float]
+
+
 @dataclass(frozen=True)
-class Value:
+class GridPoint:
     """An arm at one value of its grid, for all seeds: what a process is given to do."""
 
     folder: Path
     data: str
-    arm: str
+    label: str
     method: str
     optimizer: str
-    at: dict[str, Any]
+    swept: dict[str, Any]
     common: dict[str, Any]
     data_options: dict[str, Any]
     times: int = 1
     probing: Probing | None = None
 
-    def __call__(self) -> list[Row]:
-        """Its rows, with probes; one that says so where a seed diverged. What is done is kept in the folder."""
-        made_by = json.dumps([self.arm, self.at, self.common, self.data, self.data_options], default=str)
-        kept = self.folder / f"rows-{hashlib.sha256(made_by.encode()).hexdigest()[:8]}.json"
-        if kept.exists():
-            rows: list[Row] = json.loads(kept.read_text())
-            return rows
+    def __call__(self) -> list[Row | Diverged]:
+        """Its runs, with probes. What is done is kept in the folder."""
+        made_by = json.dumps([self.label, self.swept, self.common, self.data, self.data_options], default=str)
+        file = self.folder / f"rows-{hashlib.sha256(made_by.encode()).hexdigest()[:8]}.json"
+        if file.exists():
+            return [Row.from_dict(row) for row in json.loads(file.read_text())]
         drawn = functools.partial(_loaded, self.data, json.dumps(self.data_options))
         try:
             table = evenly.compare(
-                data=drawn, methods=[self.method], optimizers=[self.optimizer], out=self.folder,
-                sweep={name: [value] for name, value in self.at.items()}, **self.common,
+                drawn, methods=[self.method], optimizers=[self.optimizer], out=self.folder,
+                sweep={name: [value] for name, value in self.swept.items()}, **self.common,
             )  # fmt: skip
         except evenly.EvenlyError as error:
             if "became NaN or infinite" not in str(error):
                 raise
-            return [{"diverged": True, "arm": self.arm, "settings": self.at}]
-        rows = [self.row(each) for each in table.rows]
-        for row in rows if self.probing else ():
-            model = table.runs[row["name"], row["seed"]].model.cpu()
-            row["probes"] = self.probing(model, self.data, self.data_options, row["seed"])
-        kept.write_text(json.dumps(rows))
-        return rows
+            return [Diverged(self.label, self.swept)]
+        rows = [self.row(each, table.runs[each.arm, each.seed].model.cpu()) for each in table.rows]
+        file.write_text(json.dumps([row.to_dict() for row in rows]))
+        return list(rows)
 
-    def row(self, found: Row) -> Row:
+    def row(self, row: ComparisonRow, model: nn.Module) -> Row:
         """What is kept of a run."""
-        measured = {
-            split: {key: found[split].get(key) for key in
-                    ("accuracy", "loss", "worst_group", "train_weighted", "groups", "group_counts")}
-            for split in ("validation", "test")
-        }  # fmt: skip
-        own = found["method"] == self.method
-        return {
-            "name": found["arm"], "arm": self.arm if own else f"{found['method']} at the cost of {self.arm}",
-            "settings": {name: value for name, value in found["sweep"].items() if name in ("lr", "rho")},
-            "seed": found["seed"], "chosen": False, "cost_multiple": self.times * found["cost_multiple"],
-            "evaluation_cost_multiple": self.times * found["evaluation_cost_multiple"],
-            "kept_after_epochs": found.get("selected_after_epochs"), "rule": found["rule"], "model": found["model"],
-            "step": found.get("step"), **measured,
-        }  # fmt: skip
+        result, own = row.result, row.arm.method == self.method
+        return Row(
+            arm=row.arm,
+            label=self.label if own else f"{row.arm.method} at the cost of {self.label}",
+            seed=row.seed,
+            cost_multiple=self.times * result.cost_multiple,
+            rule=result.rule,
+            model=result.model,
+            step=result.step,
+            splits={name: result.splits[name] for name in ("validation", "test")},
+            evaluation_cost_multiple=self.times * result.evaluation_cost_multiple,
+            selected_after_epochs=result.selected_after_epochs,
+            probes=self.probing(model, self.data, self.data_options, row.seed) if self.probing else {},
+        )
 
 
 @functools.cache
@@ -153,9 +201,13 @@ def _loaded(data: str, options: str, seed: int) -> Data:
     return load(data, seed=seed, **json.loads(options))
 
 
-def _all(pool: ProcessPoolExecutor, values: Iterable[Value]) -> list[Row]:
-    """The rows of all values, in their order."""
-    return [row for done in [pool.submit(value) for value in values] for row in done.result()]
+def _all(pool: ProcessPoolExecutor, points: Iterable[GridPoint]) -> list[Row | Diverged]:
+    """The rows of all points of the grid, in their order."""
+    return [row for done in [pool.submit(point) for point in points] for row in done.result()]
+
+
+def _finished(rows: Iterable[Row | Diverged]) -> list[Row]:
+    return [row for row in rows if isinstance(row, Row)]
 
 
 def features(args: argparse.Namespace) -> None:
@@ -187,8 +239,8 @@ def domains(args: argparse.Namespace) -> None:
 def _on_target(model: nn.Module, data: str, options: dict[str, Any], seed: int) -> dict[str, float]:
     """Eq. 46: fitted on 80% of the target domain as it is, measured on the rest."""
     fitted, measured = target_parts(_loaded(data, json.dumps(options), seed), seed=seed)
-    found = evenly.probe(model, fitted, "label", held_out=measured, balance=False, seed=seed)
-    return {"probe on the target, error": found.error}
+    probe = evenly.probe(model, fitted, "label", held_out=measured, balance=False, seed=seed)
+    return {"probe on the target, error": probe.error}
 
 
 def _sgd_and_sam(
@@ -199,7 +251,7 @@ def _sgd_and_sam(
     probing: Probing,
     settings: dict[str, Any],
     one_rate: bool = False,
-) -> list[Row]:
+) -> list[Row | Diverged]:
     """SGD and SAM over the grid, SGD for twice the epochs, the value of each that validation chose, and every probe.
 
     With `one_rate` all but SGD runs at the learning rate that is chosen for SGD.
@@ -207,31 +259,38 @@ def _sgd_and_sam(
     settings = settings | args.settings
     rates, radii = (values[:1] if args.trial else values for values in grid.values())
 
-    def value(arm: str, lr: float, rho: float | None = None, times: int = 1) -> Value:
-        at = {"lr": lr} | ({} if rho is None else {"rho": rho})
+    def point(label: str, lr: float, rho: float | None = None, times: int = 1) -> GridPoint:
+        swept = {"lr": lr} | ({} if rho is None else {"rho": rho})
         common = _common(args) | settings | {"controls": False, "epochs": times * settings["epochs"]}
-        folder = args.out / " ".join([arm, *map(str, at.values())])
-        return Value(folder, data, arm, "erm", "sgd" if rho is None else "sam", at, common, options, times, probing)
+        folder = args.out / " ".join([label, *map(str, swept.values())])
+        optimizer = "sgd" if rho is None else "sam"
+        return GridPoint(folder, data, label, "erm", optimizer, swept, common, options, times, probing)
 
     with _workers(args.jobs) as pool:
-        rows = _all(pool, [value("SGD", lr) for lr in rates]) if one_rate else []
+        rows = _chosen(_all(pool, [point("SGD", lr) for lr in rates]), _by_average) if one_rate else []
         if one_rate:
-            _choose(rows, _by_average)
-            rates = [next(row["settings"]["lr"] for row in rows if row.get("chosen"))]
-        plain = [] if one_rate else [value("SGD", lr) for lr in rates]
-        dear = [*(value("SAM", *at) for at in product(rates, radii)), *(value(LONGER, lr, times=2) for lr in rates)]
-        rows += _all(pool, [*plain, *dear])
-    _choose(rows, _by_average)
-    return rows
+            rates = [next(row.settings["lr"] for row in _finished(rows) if row.chosen)]
+        plain = [] if one_rate else [point("SGD", lr) for lr in rates]
+        twice_the_cost = [*(point("SAM", *pair) for pair in product(rates, radii))]
+        twice_the_cost += [point(LONGER, lr, times=2) for lr in rates]
+        rows += _all(pool, [*plain, *twice_the_cost])
+    return _chosen(rows, _by_average)
 
 
 def _by_average(row: Row) -> tuple[float, float]:
     """Accuracy on validation; where that is the same, the loss."""
-    return row["validation"]["accuracy"], -row["validation"]["loss"]
+    validation = row.splits["validation"]
+    return validation.accuracy, -_known(validation.loss)
 
 
 def _by_worst_group(row: Row) -> tuple[float, float]:
-    return row["validation"]["worst_group"], row["validation"]["accuracy"]
+    validation = row.splits["validation"]
+    return _known(validation.worst_group), validation.accuracy
+
+
+def _known(value: float | None) -> float:
+    assert value is not None
+    return value
 
 
 def groups(args: argparse.Namespace) -> None:
@@ -240,23 +299,23 @@ def groups(args: argparse.Namespace) -> None:
     short = {"epochs": 2, "warmup_epochs": 1} if args.trial else {}
     options = {name: own | {key: short[key] for key in own.keys() & short.keys()} for name, own in GROUPED.items()}
 
-    def value(method: str, lr: float, controls: bool = False, on: str | None = None) -> Value:
-        arm = method if on is None else f"{method}, on {on}"
-        at = {"lr": lr} | ({} if on is None else {"dfr.on": on})
+    def point(method: str, lr: float, controls: bool = False, on: str | None = None) -> GridPoint:
+        label = method if on is None else f"{method}, on {on}"
+        swept = {"lr": lr} | ({} if on is None else {"dfr.on": on})
         common = _common(args) | settings | {"options": options, "controls": controls}
-        return Value(args.out / f"{arm} {lr}", "celeba", arm, method, "sgd", at, common, args.data_options)
+        return GridPoint(args.out / f"{label} {lr}", "celeba", label, method, "sgd", swept, common, args.data_options)
 
     with _workers(args.jobs) as pool:
         rates = RATES[:1] if args.trial else RATES
-        rows = _all(pool, [value(method, lr) for method in args.methods.split(",") for lr in rates])
-        _choose(rows, _by_worst_group)
-        best = {row["arm"]: row["settings"]["lr"] for row in rows if row["chosen"]}
+        rows = _all(pool, [point(method, lr) for method in args.methods.split(",") for lr in rates])
+        rows = _chosen(rows, _by_worst_group)
+        best = {row.label: row.settings["lr"] for row in _finished(rows) if row.chosen}
         # ERM itself is the control of what costs as much or less: its learning rate, too, is chosen
-        dear = [arm for arm in best if mean(row["cost_multiple"] for row in rows if row["arm"] == arm) > 1.01]
-        final = [value(arm, best[arm], controls=True) for arm in dear]
-        final += [value("dfr", best["erm"], on=on) for on in ("train", "validation")]
-        known = {row["name"] for row in rows}
-        rows += [row | {"chosen": True} for row in _all(pool, final) if row["name"] not in known]
+        costs = {label: mean(row.cost_multiple for row in _finished(rows) if row.label == label) for label in best}
+        final = [point(label, best[label], controls=True) for label, cost in costs.items() if cost > 1.01]
+        final += [point("dfr", best["erm"], on=on) for on in ("train", "validation")]
+        known = {row.arm for row in _finished(rows)}
+        rows += [evolve(row, chosen=True) for row in _finished(_all(pool, final)) if row.arm not in known]
     _keep(args, "celeba-tuned" if args.weights else "celeba", rows, "celeba", settings, options)
 
 
@@ -276,40 +335,41 @@ def _start(args: argparse.Namespace) -> dict[str, Any]:
     return {"model_options": {"weights": str(args.weights)}, "normalise": "imagenet"}
 
 
-def _choose(rows: list[Row], score: Callable[[Row], tuple[float, float]]) -> None:
-    """Mark, in each arm, the settings with the best score averaged over seeds."""
-    for arm in dict.fromkeys(row["arm"] for row in rows):
-        its = [row for row in rows if row["arm"] == arm and "diverged" not in row]
-        scores: dict[str, list[tuple[float, float]]] = {}
-        for row in its:
-            scores.setdefault(row["name"], []).append(score(row))
-        best = max(scores, key=lambda name: tuple(mean(part) for part in zip(*scores[name], strict=True)))
-        for row in its:
-            row["chosen"] = row["name"] == best
+def _chosen(rows: Sequence[Row | Diverged], score: Callable[[Row], tuple[float, float]]) -> list[Row | Diverged]:
+    """The rows, in each arm those marked whose settings have the best score averaged over seeds."""
+    scores: dict[str, dict[Arm, list[tuple[float, float]]]] = {}
+    for row in _finished(rows):
+        scores.setdefault(row.label, {}).setdefault(row.arm, []).append(score(row))
+    best = {
+        label: max(arms, key=lambda arm: tuple(mean(part) for part in zip(*arms[arm], strict=True)))
+        for label, arms in scores.items()
+    }
+    return [evolve(row, chosen=row.arm == best[row.label]) if isinstance(row, Row) else row for row in rows]
 
 
 def _keep(
     args: argparse.Namespace,
     name: str,
-    rows: list[Row],
+    rows: Sequence[Row | Diverged],
     data: str,
     settings: dict[str, Any],
     options: dict[str, Any] | None = None,
 ) -> None:
     first = _loaded(data, json.dumps(args.data_options), 0)
-    common = resolve(first, "erm", settings | args.settings, args.model)[0]
-    common = {key: value for key, value in common.items() if key not in ("model", "model_options", "lr", "rho")}
+    values = {key: value for key, value in (settings | args.settings).items() if key != "model"}
+    common = erm_settings(Request("erm", "sgd", args.model, values), first).to_dict()
     measured = {
-        "verb": args.verb, "commit": args.commit,
+        "format": FORMAT, "verb": args.verb, "commit": args.commit,
         "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU", "torch": torch.__version__,
-        "weights": getattr(args, "weights", None) is not None, "in_common": common, "options": options or {},
+        "weights": getattr(args, "weights", None) is not None,
+        "in_common": {key: common[key] for key in IN_COMMON}, "options": options or {},
         "shape": list(first.train.example_shape), "data_options": args.data_options, "notes": [],
-        "diverged": [row for row in rows if "diverged" in row],
-        "rows": [row for row in rows if "diverged" not in row],
+        "diverged": [row.to_dict() for row in rows if isinstance(row, Diverged)],
+        "rows": [row.to_dict() for row in _finished(rows)],
     }  # fmt: skip
     args.results.mkdir(parents=True, exist_ok=True)
     file = args.results / f"{name}.json"
-    file.write_text(json.dumps(measured).replace('{"name"', '\n{"name"') + "\n")
+    file.write_text(json.dumps(measured).replace('{"arm": {"method"', '\n{"arm": {"method"') + "\n")
     print(_page(file))
 
 
@@ -322,15 +382,15 @@ def page(args: argparse.Namespace) -> None:
 def _page(file: Path) -> str:
     """Write the page beside a file of what was measured."""
     measured = json.loads(file.read_text())
-    name, rows = file.stem, measured["rows"]
-    seeds = ", ".join(str(seed) for seed in dict.fromkeys(row["seed"] for row in rows))
+    name, rows = file.stem, [Row.from_dict(row) for row in measured["rows"]]
+    seeds = ", ".join(str(seed) for seed in dict.fromkeys(row.seed for row in rows))
     lines = [
         f"# {TITLES.get(name, name)}", "",
-        f"{rows[0]['model']} from {'the weights of ImageNet' if measured['weights'] else 'random weights'}, images of "
-        f"{' x '.join(map(str, measured['shape'][1:]))}; {_told(measured['in_common'])}; seeds {seeds}. "
-        + "".join(f"Of {method} alone: {_told(own)}. " for method, own in measured["options"].items())
-        + "Learning rates and radii are chosen on validation, averaged over the seeds, "
-        f"{'by its worst group' if measured['verb'] == 'groups' else 'by accuracy, then loss'}; the test set chooses "
+        f"{rows[0].model} from {'the weights of ImageNet' if measured['weights'] else 'random weights'}, images of "
+        f"{' x '.join(map(str, measured['shape'][1:]))}; {_sentence(measured['in_common'])}; seeds {seeds}. "
+        + "".join(f"{method} alone has {_sentence(own)}. " for method, own in measured["options"].items())
+        + "Validation chooses learning rates and radii, averaged over the seeds, by "
+        f"{'the worst group' if measured['verb'] == 'groups' else 'accuracy, then loss'}. The test set chooses "
         f"nothing. {measured['machine']}, torch {measured['torch']}, commit `{measured['commit'][:12]}`. Mean ± "
         "standard deviation over seeds, then every seed.", "",
     ]  # fmt: skip
@@ -339,9 +399,14 @@ def _page(file: Path) -> str:
     if measured["verb"] == "groups":
         lines += [*_group_table(rows), "", *_seed_table(rows), "", *_differences(rows)]
     else:
-        probe = list(rows[0]["probes"])[-1]
+        probe = list(rows[0].probes)[-1]
+        diverged = [Diverged.from_dict(each) for each in measured["diverged"]]
         lines += [*_chosen_table(rows), "", *_differences(rows), ""]
-        lines += [f"{probe[0].upper()}{probe[1:]}, %, mean over seeds, at every value:", "", *_grid_table(measured)]
+        lines += [
+            f"{probe[0].upper()}{probe[1:]}, %, mean over seeds, at every value:",
+            "",
+            *_grid_table(rows, diverged),
+        ]
     if published := PUBLISHED.get(name.removesuffix("-tuned")):
         lines += ["", f"Published: {published}"]
     lines += [
@@ -353,113 +418,121 @@ def _page(file: Path) -> str:
     return text
 
 
-def _of_arm(rows: list[Row]) -> dict[str, list[Row]]:
+def _by_label(rows: list[Row]) -> dict[str, list[Row]]:
     """The chosen rows of each arm, by seed."""
     arms: dict[str, list[Row]] = {}
     for row in rows:
-        if row["chosen"]:
-            arms.setdefault(row["arm"], []).append(row)
-    return {arm: sorted(each, key=lambda row: row["seed"]) for arm, each in arms.items()}
+        if row.chosen:
+            arms.setdefault(row.label, []).append(row)
+    return {label: sorted(each, key=lambda row: row.seed) for label, each in arms.items()}
 
 
 def _chosen_table(rows: list[Row]) -> list[str]:
-    probes = list(rows[0]["probes"])
+    probes = list(rows[0].probes)
     columns = ["arm", "chosen", "cost", "validation error, %", "test error, %", *(f"{probe}, %" for probe in probes)]
     lines = _header(columns)
-    for arm, its in _of_arm(rows).items():
-        values = len({row["name"] for row in rows if row["arm"] == arm})
-        chosen = f"{_settings(its[0])}, of {values}" if values > 1 else _settings(its[0])
-        cells = [arm, chosen, f"{mean(row['cost_multiple'] for row in its):.2f}x"]
-        cells += [_spread([1 - row[split]["accuracy"] for row in its]) for split in ("validation", "test")]
-        lines.append(_line(cells + [_spread([row["probes"][probe] for row in its]) for probe in probes]))
+    for label, chosen in _by_label(rows).items():
+        values = len({row.arm for row in rows if row.label == label})
+        settings = f"{_settings(chosen[0])}, of {values}" if values > 1 else _settings(chosen[0])
+        cells = [label, settings, f"{mean(row.cost_multiple for row in chosen):.2f}x"]
+        cells += [_spread([1 - row.splits[split].accuracy for row in chosen]) for split in ("validation", "test")]
+        lines.append(_line(cells + [_spread([row.probes[probe] for row in chosen]) for probe in probes]))
     return lines
 
 
-def _grid_table(measured: dict[str, Any]) -> list[str]:
+def _grid_table(rows: list[Row], diverged: list[Diverged]) -> list[str]:
     """The last probe of every arm at every value, learning rates across."""
-    rows = measured["rows"]
-    diverged = [(row["arm"], row["settings"]) for row in measured["diverged"]]
-    probe = list(rows[0]["probes"])[-1]
-    rates = sorted({row["settings"]["lr"] for row in rows})
-    kinds = dict.fromkeys((row["arm"], row["settings"].get("rho")) for row in rows)
+    probe = list(rows[0].probes)[-1]
+    rates = sorted({row.settings["lr"] for row in rows})
     lines = _header(["arm", *(f"lr {rate:g}" for rate in rates)])
-    for arm, rho in kinds:
+    for label, rho in dict.fromkeys((row.label, row.settings.get("rho")) for row in rows):
         cells = []
         for rate in rates:
-            at = {"lr": rate} | ({} if rho is None else {"rho": rho})
-            its = [row for row in rows if row["arm"] == arm and row["settings"] == at]
-            value = f"{100 * mean(row['probes'][probe] for row in its):.1f}" if its else ""
-            value = "diverged" if (arm, at) in diverged else value
-            cells.append(f"**{value}**" if its and its[0]["chosen"] else value)
-        lines.append(_line([arm if rho is None else f"{arm}, rho {rho:g}", *cells]))
+            settings = {"lr": rate} | ({} if rho is None else {"rho": rho})
+            runs = [row for row in rows if row.label == label and row.settings == settings]
+            value = f"{100 * mean(row.probes[probe] for row in runs):.1f}" if runs else ""
+            value = "diverged" if Diverged(label, settings) in diverged else value
+            cells.append(f"**{value}**" if runs and runs[0].chosen else value)
+        lines.append(_line([label if rho is None else f"{label}, rho {rho:g}", *cells]))
     return [*lines, "", "Bold: what validation chose. Diverged: on one seed at least."]
 
 
 def _group_table(rows: list[Row]) -> list[str]:
-    told = all(row["evaluation_cost_multiple"] is not None for row in rows)
+    known = all(row.evaluation_cost_multiple is not None for row in rows)
     lines = _header([
-        "arm", "chosen", "cost", *(["looks"] if told else []), "kept after, epochs of the full set", "average, %",
-        "worst group, %",
+        "arm", "chosen", "cost", *(["evaluation"] if known else []), "selected after, epochs of the full set",
+        "average, %", "worst group, %",
     ])  # fmt: skip
-    for arm, its in _of_arm(rows).items():
-        cells = [arm, _settings(its[0]), f"{mean(row['cost_multiple'] for row in its):.2f}x"]
-        cells += [f"{mean(row['evaluation_cost_multiple'] for row in its):.2f}x"] if told else []
-        after = [row["kept_after_epochs"] for row in its]
-        cells += ["" if None in after else f"{mean(after):.1f}"]
-        lines.append(_line(cells + [_spread([row["test"][key] for row in its]) for key in ("accuracy", "worst_group")]))
+    for label, chosen in _by_label(rows).items():
+        cells = [label, _settings(chosen[0]), f"{mean(row.cost_multiple for row in chosen):.2f}x"]
+        cells += [f"{mean(row.evaluation_cost_multiple or 0 for row in chosen):.2f}x"] if known else []
+        after = [row.selected_after_epochs for row in chosen if row.selected_after_epochs is not None]
+        cells += [f"{mean(after):.1f}" if len(after) == len(chosen) else ""]
+        cells += [_spread([row.test.accuracy for row in chosen]), _spread([_worst(row) for row in chosen])]
+        lines.append(_line(cells))
     return lines
+
+
+def _worst(row: Row) -> float:
+    return _known(row.test.worst_group)
 
 
 def _seed_table(rows: list[Row]) -> list[str]:
     """The worst group of each seed's test set, with Wilson's interval."""
-    arms = _of_arm(rows)
+    arms = _by_label(rows)
     first = next(iter(arms.values()))
-    few = min(first[0]["validation"]["group_counts"])
+    few = min(first[0].splits["validation"].group_counts)
     lines = [
-        "The worst group of each seed, how many of it are told right, with 95% Wilson intervals. The seeds' test sets "
-        f"share images: do not pool them. Validation has {few} blond men, and most often it is they who choose the "
-        "epoch and the learning rate.",
-        "", *_header(["arm", *(f"seed {row['seed']}" for row in first)]),
+        "The worst group of each seed and how many of its images are classified correctly, with 95% Wilson intervals. "
+        "The test sets of the seeds share images, so the counts must not be added up. "
+        f"Validation has {few} blond men. Most often they decide the epoch and the learning rate.",
+        "", *_header(["arm", *(f"seed {row.seed}" for row in first)]),
     ]  # fmt: skip
-    for arm, its in arms.items():
+    for label, chosen in arms.items():
         cells = []
-        for test in (row["test"] for row in its):
-            worst = min(range(len(GROUPS)), key=lambda g: test["groups"][g])
-            n = test["group_counts"][worst]
-            right = round(test["groups"][worst] * n)
+        for test in (row.test for row in chosen):
+            worst = min(range(len(GROUPS)), key=lambda g: _known(test.groups[g]))
+            n = test.group_counts[worst]
+            right = round(_known(test.groups[worst]) * n)
             low, high = wilson(right, n)
             cells.append(f"{right:,} of {n:,} {GROUPS[worst]} [{100 * low:.0f}, {100 * high:.0f}]%")
-        lines.append(_line([arm, *cells]))
+        lines.append(_line([label, *cells]))
     return lines
 
 
 def _differences(rows: list[Row]) -> list[str]:
     """Of SAM from SGD, or of every method from ERM and from its control of equal cost, paired by seed."""
-    arms = _of_arm(rows)
+    arms = _by_label(rows)
     lines = ["Differences, paired by seed, with 95% t-intervals, in points:", ""]
-    for arm, its in arms.items():
-        if "probes" in its[0]:
-            others = [other for other in arms if arm == "SAM" and other != arm]
-        else:
-            others = [other for other in arms if " at the cost of " not in arm and arm != other
-                      and (other == "erm" or other.endswith(f" at the cost of {arm}"))]  # fmt: skip
-        for other in others:
-            pairs = [(_quantities(mine), _quantities(theirs)) for mine, theirs in zip(its, arms[other], strict=True)]
+    for label, chosen in arms.items():
+        for other, others in arms.items():
+            if not _is_compared(chosen[0], others[0]):
+                continue
+            pairs = [(_quantities(mine), _quantities(theirs)) for mine, theirs in zip(chosen, others, strict=True)]
             gains = [
                 f"{what} {_interval([mine[what] - theirs[what] for mine, theirs in pairs])}" for what in pairs[0][0]
             ]
-            lines.append(f"- {arm} against {other}: {', '.join(gains)}")
+            lines.append(f"- {label} against {other}: {', '.join(gains)}")
     return lines
+
+
+def _is_compared(row: Row, other: Row) -> bool:
+    """Whether a page gives the difference of one arm from another."""
+    if row.probes:
+        return row.arm.optimizer == "sam" and other.arm.optimizer == "sgd"
+    if row.arm.control_of is not None or row.label == other.label:
+        return False
+    return other.label == "erm" or other.arm.control_of == row.arm
 
 
 def _quantities(row: Row) -> dict[str, float]:
     """What arms are compared by."""
-    if "probes" in row:
-        return {"test error": 1 - row["test"]["accuracy"], **row["probes"]}
-    return {"average": row["test"]["accuracy"], "worst group": row["test"]["worst_group"]}
+    if row.probes:
+        return {"test error": 1 - row.test.accuracy, **row.probes}
+    return {"average": row.test.accuracy, "worst group": _worst(row)}
 
 
-def _told(settings: dict[str, Any]) -> str:
+def _sentence(settings: dict[str, Any]) -> str:
     plain = {"precision": {"auto": "bf16 on a GPU"}}
     return ", ".join(
         f"{name.replace('_', ' ')} {plain.get(name, {}).get(value, value) if isinstance(value, str) else value}"
@@ -468,7 +541,7 @@ def _told(settings: dict[str, Any]) -> str:
 
 
 def _settings(row: Row) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in row["settings"].items()) or "-"
+    return ", ".join(f"{name} {value:g}" for name, value in row.settings.items()) or "-"
 
 
 def _header(columns: Sequence[str]) -> list[str]:
@@ -486,9 +559,9 @@ def _spread(values: list[float]) -> str:
 
 def _interval(differences: list[float]) -> str:
     gain = paired(differences)
-    if gain["low"] is None:
-        return f"{100 * gain['mean']:+.2f}"
-    return f"{100 * gain['mean']:+.2f} [{100 * gain['low']:.2f}, {100 * gain['high']:.2f}]"
+    if gain.low is None or gain.high is None:
+        return f"{100 * gain.mean:+.2f}"
+    return f"{100 * gain.mean:+.2f} [{100 * gain.low:.2f}, {100 * gain.high:.2f}]"
 
 
 def main() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
-import runpy
 import textwrap
 from pathlib import Path
 from statistics import mean, stdev
@@ -14,6 +14,9 @@ import torch
 from torch import nn
 
 import evenly
+from evenly.runs.comparison import Comparison
+from evenly.runs.results import RunResult
+from evenly.runs.summary import summarise
 
 PAGES = Path(__file__).parents[1] / "docs"
 MARKED = re.compile(r"<!-- runs -->\n```python\n(.*?)```", re.DOTALL)
@@ -83,19 +86,36 @@ def test_the_stability_page_runs():
     assert names["card"].lrs.exact
 
 
+def benchmark(name, monkeypatch):
+    monkeypatch.syspath_prepend(PAGES.parent / "benchmarks")
+    return importlib.import_module(name)
+
+
+@pytest.fixture
+def real_images(monkeypatch):
+    return benchmark("real_images", monkeypatch)
+
+
 @pytest.mark.parametrize("name", ["cifar-mnist", "fashion-mnist-mnist", "celeba", "celeba-tuned", "pacs-photo"])
-def test_pages_of_results_follow_from_what_was_measured(name, tmp_path):
-    """Every mean, interval and chosen value on a page is made from the runs beside it, and so are those in the docs."""
-    measured = (PAGES / "results" / f"{name}.json").read_text()
-    (tmp_path / f"{name}.json").write_text(measured)
-    runpy.run_path(str(PAGES.parent / "benchmarks" / "real_images.py"))["_page"](tmp_path / f"{name}.json")
+def test_pages_of_results_follow_from_what_was_measured(name, tmp_path, real_images):
+    """Every mean, interval and chosen value on a page is computed from the runs beside it."""
+    (tmp_path / f"{name}.json").write_text((PAGES / "results" / f"{name}.json").read_text())
+    real_images._page(tmp_path / f"{name}.json")
     assert (tmp_path / f"{name}.md").read_text() == (PAGES / "results" / f"{name}.md").read_text()
 
 
-def test_the_page_of_200_epochs_follows_from_what_was_measured(tmp_path):
+def test_the_page_of_cifar10_follows_from_what_was_measured(monkeypatch):
+    measured = json.loads((PAGES / "results" / "cifar10.json").read_text())
+    lines = benchmark("cifar10", monkeypatch)._lines(measured)
+    assert "\n".join(lines) + "\n" == (PAGES / "results" / "cifar10.md").read_text()
+    table = Comparison.from_dict(measured["comparison"])
+    assert table.summary == summarise(table.rows)
+
+
+def test_the_page_of_200_epochs_follows_from_what_was_measured(tmp_path, monkeypatch):
     file = PAGES / "results/cifar10-sgd-200.json"
     (tmp_path / file.name).write_text(file.read_text())
-    runpy.run_path(str(PAGES.parent / "benchmarks/gpu.py"))["_page"](tmp_path / file.name)
+    benchmark("gpu", monkeypatch)._page(tmp_path / file.name)
     assert (tmp_path / "cifar10-sgd-200.md").read_text() == file.with_suffix(".md").read_text()
     rows = json.loads(file.read_text())["rows"]
     for row in rows:
@@ -103,20 +123,24 @@ def test_the_page_of_200_epochs_follows_from_what_was_measured(tmp_path):
         assert sum(counts.values()) + row["never_right"] == 50_000
         forgotten = sum(times * count for times, count in counts.items())
         assert row["mean_forgetting"] == pytest.approx(forgotten / sum(counts.values()))
-        assert row["test_error"] == pytest.approx(100 - 100 * row["results"]["test"]["accuracy"])
-        assert row["right"][-1] == row["results"]["train"]["accuracy"]
+        splits = RunResult.from_dict(row["results"]).splits
+        assert row["test_error"] == pytest.approx(100 - 100 * splits["test"].accuracy)
+        assert row["right"][-1] == splits["train"].accuracy
     errors = f"{mean(row['test_error'] for row in rows):.2f} ± {stdev(row['test_error'] for row in rows):.2f}%"
     assert f"(results/cifar10-sgd-200.md): test error {errors}" in (PAGES / "images.md").read_text()
 
 
-def test_groups_of_celeba_are_told_as_measured():
-    """The table in docs/groups.md, from the runs."""
+def test_the_table_of_celeba_follows_from_what_was_measured(real_images):
+    """The table in docs/groups.md."""
     lines = (PAGES / "groups.md").read_text().splitlines()
-    told = {line.split("|")[1].strip(): line for line in lines if line.startswith("|") and " / " in line}
-    named = {"dfr, on train": "`dfr` on training", "dfr, on validation": "`dfr` on validation"}
+    table = {line.split("|")[1].strip(): line for line in lines if line.startswith("|") and " / " in line}
+    names = {"dfr, on train": "`dfr` on training", "dfr, on validation": "`dfr` on validation"}
     for column, name in ((2, "celeba"), (3, "celeba-tuned")):
-        rows = [row for row in json.loads((PAGES / "results" / f"{name}.json").read_text())["rows"] if row["chosen"]]
-        for arm in {row["arm"] for row in rows if " at the cost of " not in row["arm"]}:
-            its = [row["test"] for row in rows if row["arm"] == arm]
-            worst, average = (100 * mean(test[key] for test in its) for key in ("worst_group", "accuracy"))
-            assert told[named.get(arm, f"`{arm}`")].split("|")[column].strip() == f"{worst:.1f} / {average:.1f}", arm
+        rows = json.loads((PAGES / "results" / f"{name}.json").read_text())["rows"]
+        for label, runs in real_images._by_label([real_images.Row.from_dict(row) for row in rows]).items():
+            if runs[0].arm.control_of is None:
+                worst, average = (
+                    100 * mean(run.test.metric(key) for run in runs) for key in ("worst_group", "accuracy")
+                )
+                cell = table[names.get(label, f"`{label}`")].split("|")[column].strip()
+                assert cell == f"{worst:.1f} / {average:.1f}", label

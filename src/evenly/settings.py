@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, wraps
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from attrs import field, fields, frozen
 
@@ -194,35 +194,41 @@ def settings_of(cls: type[Any]) -> dict[str, Option]:
 class Settings(Value):
     """Every setting of training that decides numbers."""
 
-    epochs: int = setting(30, at_least(1), help="passes over what the method trains on")
+    epochs: int = setting(30, at_least(1), help="passes over the examples that the method trains on")
     batch_size: int | None = setting(
-        128, at_least(1), help="examples per step; 'full' for the whole training set", none="full"
+        128, at_least(1), help="examples per step, or full for the whole training set", none="full"
     )
     lr: float = setting(0.05, above(0), FLOAT32, help="learning rate")
     momentum: float = setting(0.9, at_least(0), below(1), help="momentum of SGD, also under SAM")
     weight_decay: float = setting(0.0, at_least(0), FLOAT32, help="weight decay")
-    rho: float = setting(0.05, at_least(0), FLOAT32, help="SAM's radius; ASAM takes ten times the default")
-    schedule: Schedule = setting("constant", one_of(*SCHEDULES), help="learning rate: constant, step or cosine")
+    rho: float = setting(0.05, at_least(0), FLOAT32, help="radius of SAM; ASAM uses ten times the default")
+    schedule: Schedule = setting(
+        "constant", one_of(*SCHEDULES), help="learning rate over time: constant, step or cosine"
+    )
     select: str = setting(
         "last",
         one_of(*RULES),
-        help="which epoch's weights are used: last, or the best on validation by average, worst-group or worst-class",
+        help="epoch whose weights are used: last, or the best on validation by average, worst-group or worst-class",
     )
     patience: int | None = setting(
-        None, at_least(1), help="stop after this many epochs without a better value of what `select` goes by"
+        None, at_least(1), help="stop after this many epochs without an improvement in what `select` names"
     )
-    evaluate_every: int | None = setting(1, at_least(1), help="epochs between evaluations on validation", none="never")
+    evaluate_every: int | None = setting(
+        1, at_least(1), help="epochs between evaluations on validation, or never", none="never"
+    )
     augment: str = setting(
-        "none", joined(*AUGMENTATIONS), help="images: none, or basic, resized, trivial joined by +, as basic+trivial"
+        "none",
+        joined(*AUGMENTATIONS),
+        help="changes to training images: none, basic, resized, trivial, or e.g. basic+trivial",
     )
     normalise: Literal["none", "mean", "data", "imagenet"] = setting(
-        "none", help="images: none, mean (less the training mean), data (by its mean and deviation) or imagenet"
+        "none", help="scaling of images: none, mean (subtracted), data (mean and deviation) or imagenet"
     )
     precision: Literal["auto", "bf16", "float32"] = setting(
-        "auto", help="auto (bf16 for images on a GPU), bf16 or float32"
+        "auto", help="number format: auto (bf16 for images on a GPU), bf16 or float32"
     )
     groups: Literal["given", "infer"] = setting(
-        "given", help="given, or infer: two per class, from an early network; of a table also columns, as label,place"
+        "given", help="groups: given, infer (two per class, from an early network), or columns of a table: label,place"
     )
     infer: Literal["useful", "eiil"] = setting("useful", help="how groups are inferred: useful (clusters) or eiil")
 
@@ -236,16 +242,22 @@ class Settings(Value):
         """Plain values; a schedule of the user's own by its values at ten points of training."""
         return super().to_dict() | {"schedule": schedule_name(self.schedule)}
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        if isinstance(values, Mapping) and isinstance(schedule := values.get("schedule"), list):
+            values = {**values, "schedule": StoredSchedule(tuple(schedule))}
+        return super().from_dict(values)
+
 
 @frozen(kw_only=True)
 class Execution:
     """Where and how runs are computed: no part of a run's identity."""
 
-    device: str = setting("auto", help="where to compute: cpu, cuda, cuda:1, ... or auto")
-    workers: int = setting(0, at_least(0), help="processes that read data not held in memory; no result depends on it")
-    capture: bool = setting(True, help="on a GPU, record the training step once and replay it, where possible")
+    device: str = setting("auto", help="where to compute: cpu, cuda, cuda:1 or auto")
+    workers: int = setting(0, at_least(0), help="processes that read data from disk; results do not depend on it")
+    capture: bool = setting(True, help="recording the training step once and replaying it, on a GPU")
     jobs: int = setting(1, at_least(1), help="processes that share the runs, one thread each")
-    together: int = setting(3, at_least(1), help="runs side by side on one GPU")
+    together: int = setting(3, at_least(1), help="seeds trained side by side on one GPU")
 
 
 @frozen(kw_only=True)
@@ -270,8 +282,22 @@ class Recording(Value):
             raise EvenlyError("there is nothing to record; ask for probes, importance, spectrum, forgetting or l1")
 
 
+@frozen
+class StoredSchedule:
+    """A schedule of the user's own as a file has it: its values at ten points of training. It cannot be trained by."""
+
+    values: tuple[float, ...]
+
+    def __call__(self, progress: float) -> float:
+        raise EvenlyError(
+            "the schedule was a function of the user's own, which a file cannot bring back; give it again"
+        )
+
+
 def schedule_name(schedule: Schedule) -> Any:
     """A schedule by name; one of the user's own by its values, so that another is not taken for it on resume."""
+    if isinstance(schedule, StoredSchedule):
+        return list(schedule.values)
     return [float(schedule(step / 10)) for step in range(10)] if callable(schedule) else schedule
 
 

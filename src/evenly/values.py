@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal, Self
 
 import attrs
@@ -44,8 +44,8 @@ def plain(value: Any) -> Any:
         return own()
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(inner) for inner in value]
+    if isinstance(value, Sequence | Set) and not isinstance(value, str):
+        return [plain(inner) for inner in (sorted(value) if isinstance(value, Set) else value)]
     return name_of(value)
 
 

@@ -1,4 +1,4 @@
-"""Shortcut digits, the law as it stands, seeds 100-104: who reads the digit where the bright edge is wrong?"""
+"""Shortcut digits with the default options, seeds 100-104: the methods' accuracy if the bright edge is wrong."""
 
 import statistics
 
@@ -12,8 +12,8 @@ SEEDS = range(100, 105)
 
 
 def worst_groups(method, **settings):
-    runs = [evenly.train(None, "shortcut-digits", method, seed=seed, **settings) for seed in SEEDS]
-    return [100 * run.results["test"]["worst_group"] for run in runs]
+    runs = [evenly.train("shortcut-digits", method=method, seed=seed, **settings) for seed in SEEDS]
+    return [100 * run.results.splits["test"].worst_group for run in runs]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Shortcut digits, the law as it stands, seeds 100-104: what the worst group costs, with groups known and inferred.
+"""Shortcut digits with the default options, seeds 100-104: the cost of the worst group, with known and inferred groups.
 
 The level is ERM's best worst group on validation, of the same seed, plus 15 points. What a method spends until its own
 worst group on validation first gets there is counted in example-gradients; a seed that never gets there counts as more
@@ -6,11 +6,11 @@ than any other, and the medians are compared. Settings are the data's own, chose
 GroupDRO's learning rate, by the mean of its best worst group, of 0.0125, 0.025, 0.05, 0.1, 0.2 and 0.4: the data's own
 again. The rate that gets there first on those seeds, 0.0125, is printed beside it.
 
-Validation is looked at after every epoch, as the package does: of PDE after 60 examples, of GroupDRO after 1,000. That
-is part of the answer. Looked at after every 60 as well, GroupDRO is seen to pass the level early, in passing, and then
-PDE does not cost half as much: the second test says so. Looks at validation are no part of the cost (794 examples a
-third each: more than an epoch of PDE); counted in, PDE would be the dearer. The level is reached within PDE's warm-up,
-so the figures are those of subsampling; and in the end GroupDRO has the better worst group.
+Validation is evaluated after every epoch, as the package does: in PDE after 60 examples, in GroupDRO after 1,000. That
+is part of the answer. Evaluated after every 60 examples too, GroupDRO passes the level early and briefly, and then PDE
+does not cost half as much: see the second test. Evaluations on validation are not part of the cost. If they were (794
+examples a third each, more than an epoch of PDE), PDE would be more expensive. The level is reached within PDE's
+warm-up, so the figures are those of subsampling. In the end GroupDRO has the better worst group.
 """
 
 import math
@@ -18,10 +18,10 @@ import statistics
 import sys
 
 import pytest
-from evenly.cost_to_reach import cost_to_reach
 
 import evenly
 from evenly.data import GroupBalanced
+from evenly.runs.cost_to_reach import cost_to_reach
 
 pytestmark = pytest.mark.claims
 
@@ -34,11 +34,11 @@ STAGES = {"warmup_epochs": 160, "every": 8, "add": 3}
 
 
 def train(method, seed, **settings):
-    return evenly.train(None, "shortcut-digits", method, seed=seed, **settings)
+    return evenly.train("shortcut-digits", method=method, seed=seed, **settings)
 
 
 def worst(run):
-    return 100 * run.results["test"]["worst_group"]
+    return 100 * run.results.splits["test"].worst_group
 
 
 @pytest.fixture(scope="module")
@@ -57,28 +57,27 @@ def pde():
 
 
 def costs(runs, levels):
-    found = [cost_to_reach(run.history, min(levels[seed], 1.0)) for seed, run in runs.items()]
-    return [math.inf if cost is None else cost for cost in found]
+    reached = [cost_to_reach(run.history, min(levels[seed], 1.0)) for seed, run in runs.items()]
+    return [math.inf if cost is None else cost for cost in reached]
 
 
-def stopped_there(run, cost, **settings):
-    """The test set's worst group at the epoch that cost so much: the same run, ended there."""
+def worst_at_cost(run, cost, **settings):
+    """The test set's worst group at the epoch with this cost: the same run, ended there."""
     epoch = next((row["epoch"] for row in run.history if row["cost"] == cost), None)
     if epoch is None:
         return "never"
     if "warmup_epochs" in settings:
         settings["warmup_epochs"] = min(settings["warmup_epochs"], epoch)
-    again = train(run.results["method"], run.seed, epochs=epoch, select="last", **settings)
+    again = train(run.results.method, run.results.seed, epochs=epoch, select="last", **settings)
     assert again.history[-1]["validation"] == run.history[epoch - 1]["validation"]
     return f"{worst(again):.1f}"
 
 
-def told(name, runs, found, **settings):
-    there = [stopped_there(run, cost, **settings) for run, cost in zip(runs.values(), found, strict=True)]
-    print(f"  {name}: {found}, median {statistics.median(found):,.0f} of {next(iter(runs.values())).cost:,.0f} in all;")
-    print(
-        f"    worst group of the test set there {there}, at the end {[round(worst(run), 1) for run in runs.values()]}"
-    )
+def report(name, runs, costs, **settings):
+    then = [worst_at_cost(run, cost, **settings) for run, cost in zip(runs.values(), costs, strict=True)]
+    total = next(iter(runs.values())).results.cost
+    print(f"  {name}: {costs}, median {statistics.median(costs):,.0f} of {total:,.0f} in all;")
+    print(f"    worst group of the test set then {then}, at the end {[round(worst(run), 1) for run in runs.values()]}")
 
 
 def test_the_rate_of_group_dro_is_its_best_on_validation():
@@ -97,34 +96,34 @@ def test_pde_comes_above_erm_at_half_the_cost_of_group_dro(erm, pde, levels):
     print("\nexample-gradients to ERM's worst group on validation + 15 points, seeds 100-104")
     print(f"  levels {[round(100 * level, 1) for level in levels.values()]}, ERM's worst group on the test set "
           f"{[round(worst(run), 1) for run in erm.values()]}")  # fmt: skip
-    mine, its = costs(pde, levels), {lr: costs(runs, levels) for lr, runs in group_dro.items()}
-    told("PDE", pde, mine, **STAGES)
+    pde_costs, dro_costs = costs(pde, levels), {lr: costs(runs, levels) for lr, runs in group_dro.items()}
+    report("PDE", pde, pde_costs, **STAGES)
     for lr, runs in group_dro.items():
-        told(f"GroupDRO, learning rate {lr}", runs, its[lr], lr=lr)
-    assert math.isfinite(statistics.median(its[RATE]))
-    assert statistics.median(mine) <= statistics.median(its[RATE]) / 2
+        report(f"GroupDRO, learning rate {lr}", runs, dro_costs[lr], lr=lr)
+    assert math.isfinite(statistics.median(dro_costs[RATE]))
+    assert statistics.median(pde_costs) <= statistics.median(dro_costs[RATE]) / 2
 
 
-def test_looked_at_as_often_group_dro_costs_less_than_twice_as_much(pde, levels, monkeypatch):
+def test_evaluated_as_often_group_dro_costs_less_than_twice_as_much(pde, levels, monkeypatch):
     def short(groups, fit):
         return GroupBalanced(groups, total=60, seed=fit.seed)
 
     monkeypatch.setattr(sys.modules["evenly.methods.group_dro"], "balanced", short)
     often = {seed: train("group_dro", seed, lr=RATE, epochs=400) for seed in SEEDS}
-    mine, its = costs(pde, levels), costs(often, levels)
-    print(f"\nlooked at after every 60 examples: PDE {mine}, GroupDRO {its}")
-    print(f"  medians {statistics.median(mine):,.0f} and {statistics.median(its):,.0f}")
-    assert statistics.median(mine) > statistics.median(its) / 2
+    pde_costs, dro_costs = costs(pde, levels), costs(often, levels)
+    print(f"\nevaluated after every 60 examples: PDE {pde_costs}, GroupDRO {dro_costs}")
+    print(f"  medians {statistics.median(pde_costs):,.0f} and {statistics.median(dro_costs):,.0f}")
+    assert statistics.median(pde_costs) > statistics.median(dro_costs) / 2
 
 
 @pytest.mark.parametrize(("infer", "least"), [("useful", 10), ("eiil", 10)])
 def test_pde_raises_the_worst_group_with_inferred_groups(erm, infer, least):
-    """The law is kind to inference: on these seeds both ways find nearly the true groups."""
+    """Inference is easy on this data set: on these seeds both ways find nearly the true groups."""
     runs = {seed: train("pde", seed, groups="infer", infer=infer) for seed in SEEDS}
     gains = [worst(runs[seed]) - worst(erm[seed]) for seed in SEEDS]
-    found = [run.results["inferred_groups"]["match"]["minority"]["recall"] for run in runs.values()]
+    recalls = [run.results.inferred_groups.match.minority.recall for run in runs.values()]
     reached, plain = (statistics.mean(map(worst, some.values())) for some in (runs, erm))
-    cost = statistics.mean(run.cost / erm[seed].cost for seed, run in runs.items())
+    cost = statistics.mean(run.results.cost / erm[seed].results.cost for seed, run in runs.items())
     print(f"\nPDE, groups inferred by {infer}: worst group {reached:.1f}, ERM {plain:.1f}, cost {cost:.2f}x")
-    print(f"  gains {[round(gain, 1) for gain in gains]}, of the smallest true group in one {found}")
+    print(f"  gains {[round(gain, 1) for gain in gains]}, recall of the smallest true group {recalls}")
     assert statistics.mean(gains) >= least

@@ -30,13 +30,13 @@ def first(seed):
 
 @pytest.fixture(scope="module", params=[0.2, 0.4], ids="beta_d={}".format)
 def trained(request):
-    """(law, start, GD, SAM): N 10,000, d 50, 40 filters, 600 iterations, lr 0.1, rho 0.02, seeds 100-111."""
-    law, runs = PatchDistribution(weak=request.param), []
+    """(distribution, start, GD, SAM): N 10,000, d 50, 40 filters, 600 iterations, lr 0.1, rho 0.02, seeds 100-111."""
+    distribution, runs = PatchDistribution(weak=request.param), []
     for seed in range(100, 100 + SEEDS):
-        split, features = law.sample(10_000, seed), torch.stack(law.directions(seed))
+        split, features = distribution.sample(10_000, seed), torch.stack(distribution.directions(seed))
         data, w0 = cubic.fold(split.inputs, split.labels), first(seed)
         gd, sam = (cubic.train(w0, data, features, lr=LR, steps=600, rho=rho) for rho in (0.0, RHO))
-        runs.append((law, w0 @ features.T, gd, sam))
+        runs.append((distribution, w0 @ features.T, gd, sam))
     return runs
 
 
@@ -58,12 +58,12 @@ def test_gd_and_sam_learn_the_easy_feature_when_figure_2_says(trained):
 def test_equation_11_holds_though_its_preconditions_do_not(trained):
     """Theorem 3.4: S_e - S_d < G_e - G_d at t = 1..600. The start never meets what the proof assumes."""
     at_every_t, assumed = 0, 0
-    for law, z, gd, sam in trained:
+    for distribution, z, gd, sam in trained:
         at_every_t += bool(growth.more_even(gd.largest, sam.largest)[1:].all())
-        found = growth.preconditions(
-            z[:, 0], z[:, 1], beta_e=law.strong, beta_d=law.weak, alpha=law.alpha, rho=RHO
+        checks = growth.preconditions(
+            z[:, 0], z[:, 1], beta_e=distribution.strong, beta_d=distribution.weak, alpha=distribution.alpha, rho=RHO
         )  # fmt: skip
-        assumed += found.hold
+        assumed += checks.hold
     chance = growth.precondition_probability(40, SIGMA_0, RHO)
     print(
         f"\nbeta_d {trained[0][0].weak}: eq. 11 at every t on {at_every_t}/{SEEDS} seeds, preconditions on {assumed}",
@@ -77,15 +77,17 @@ def test_equation_11_holds_though_its_preconditions_do_not(trained):
 def test_learning_times_of_gd_are_within_the_bounds_of_theorem_3_2(trained):
     """Until the leading filter is at 0.4/beta_e, the noise as it is; l between its value there and 1/2 + 0.01."""
     inside, ratios = 0, []
-    for law, z, gd, _ in trained:
+    for distribution, z, gd, _ in trained:
         leader = int(z[:, 0].argmax())
-        learned = 0.4 / law.strong
+        learned = 0.4 / distribution.strong
         t = int((gd.alignments[:, 0, leader] >= learned).nonzero()[0])
         low = float(torch.sigmoid(-(gd.alignments[t, 0] ** 3).sum()))
         low, high = min(low, 0.49), 0.51
-        bounds = growth.learning_time_bounds(LR, law.strong, float(z[:, 0].max()), law.alpha, 0.0, learned, (low, high))
+        bounds = growth.learning_time_bounds(
+            LR, distribution.strong, float(z[:, 0].max()), distribution.alpha, 0.0, learned, (low, high)
+        )
         inside += bounds.lower <= t <= bounds.upper
-        ratios.append(t / growth.learning_time(LR, law.strong, float(z[:, 0].max()), law.alpha))
+        ratios.append(t / growth.learning_time(LR, distribution.strong, float(z[:, 0].max()), distribution.alpha))
     print(
         f"\nbeta_d {trained[0][0].weak}: within the bounds on {inside}/{SEEDS} seeds; measured / order of T_0 ", end=""
     )
@@ -96,20 +98,20 @@ def test_learning_times_of_gd_are_within_the_bounds_of_theorem_3_2(trained):
 
 def test_theorem_2_2_the_spurious_feature_is_learned_and_the_core_one_is_not():
     """Deng et al.: alpha 0.98, beta_c 0.2, beta_s 1, N 10,000, 600 iterations of GD, no bias, seeds 100-103."""
-    law, seen = PatchDistribution(alpha=0.98, otherwise="opposite"), []
-    assert growth.first_learned(law.strong, law.weak, law.alpha) == "spurious"
+    distribution, seen = PatchDistribution(alpha=0.98, otherwise="opposite"), []
+    assert growth.first_learned(distribution.strong, distribution.weak, distribution.alpha) == "spurious"
     for seed in range(100, 104):
-        split, features = law.sample(10_000, seed), torch.stack(law.directions(seed))
+        split, features = distribution.sample(10_000, seed), torch.stack(distribution.directions(seed))
         path = cubic.train(first(seed), cubic.fold(split.inputs, split.labels), features, lr=LR, steps=600, every=600)
         seen.append((path.largest[-1, 0].item(), (path.largest[-1, 1] / path.largest[0, 1]).item()))
     print("\n(spurious alignment, core alignment over its start):", [(round(s, 2), round(c, 2)) for s, c in seen])
-    assert all(spurious >= 1 / law.strong and core <= 2 for spurious, core in seen)
+    assert all(spurious >= 1 / distribution.strong and core <= 2 for spurious, core in seen)
 
 
 def test_the_simulator_is_four_times_faster_than_the_module():
     """N 2,000, float32, one thread, 200 steps a round; the better of 8 interleaved rounds each."""
-    law = PatchDistribution()
-    split, features = law.sample(2000, 0), torch.stack(law.directions(0))
+    distribution = PatchDistribution()
+    split, features = distribution.sample(2000, 0), torch.stack(distribution.directions(0))
     x, y, data, w0 = split.inputs, split.labels.float(), cubic.fold(split.inputs, split.labels), first(0)
 
     def module():

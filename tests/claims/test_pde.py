@@ -28,15 +28,15 @@ def test_pde_learns_the_core_feature_where_erm_does_not():
         data = load("spurious-patches", seed=seed)
         common = {"seed": seed, "select": "last", "evaluate_every": 10_000}
         runs = {
-            "ERM": evenly.train(None, data, "erm", epochs=401, **common),
-            "warm-up only": evenly.train(None, data, "subsample", epochs=801, lr=0.03, momentum=0.9, **common),
-            "warm-up+all": evenly.train(None, data, "pde", add="all", **SCHEDULE, **common),
-            "PDE": evenly.train(None, data, "pde", add=EXPANSIONS, **SCHEDULE, **common),
+            "ERM": evenly.train(data, method="erm", epochs=401, **common),
+            "warm-up only": evenly.train(data, method="subsample", epochs=801, lr=0.03, momentum=0.9, **common),
+            "warm-up+all": evenly.train(data, method="pde", add="all", **SCHEDULE, **common),
+            "PDE": evenly.train(data, method="pde", add=EXPANSIONS, **SCHEDULE, **common),
             "PDE, group-blind draw": evenly.train(
-                None, data, "pde", add=EXPANSIONS, draw="random", **SCHEDULE, **common
+                data, method="pde", add=EXPANSIONS, draw="random", **SCHEDULE, **common
             ),
             "PDE, momentum reset": evenly.train(
-                None, data, "pde", add=EXPANSIONS, reset_momentum=True, **SCHEDULE, **common
+                data, method="pde", add=EXPANSIONS, reset_momentum=True, **SCHEDULE, **common
             ),
         }
         for name, run in runs.items():

@@ -29,23 +29,29 @@ def _one_thread() -> Iterator[None]:
 
 
 def grid(
-    laws: Sequence[SpiralDistribution],
+    distributions: Sequence[SpiralDistribution],
     rhos: Sequence[float],
     batch_sizes: Sequence[int] = (5,),
     first: int = 500,
     every: int = 15,
 ) -> tuple[spiral.Trajectory, Tensor]:
-    """All cells in one call, eight seeds from `first`: the trajectory, final hard errors (laws, sizes, rhos, 8)."""
+    """All cells in one call, eight seeds from `first`: the trajectory, hard errors (distributions, sizes, rhos, 8)."""
     seeds = range(first, first + SEEDS)
-    cells = [(law, size, rho, seed) for law in laws for size in batch_sizes for rho in rhos for seed in seeds]
-    each_law, each_size, each_rho, each_seed = (list(column) for column in zip(*cells, strict=True))
+    cells = [
+        (distribution, size, rho, seed)
+        for distribution in distributions
+        for size in batch_sizes
+        for rho in rhos
+        for seed in seeds
+    ]
+    each_distribution, each_size, each_rho, each_seed = (list(column) for column in zip(*cells, strict=True))
     path = spiral.train(
-        *draw(each_law, each_seed), seeds=each_seed, rho=each_rho, batch_size=each_size, epochs=15, every=every
+        *draw(each_distribution, each_seed), seeds=each_seed, rho=each_rho, batch_size=each_size, epochs=15, every=every
     )
-    return path, path.hard_error[-1].view(len(laws), len(batch_sizes), len(rhos), SEEDS)
+    return path, path.hard_error[-1].view(len(distributions), len(batch_sizes), len(rhos), SEEDS)
 
 
-def shown(values: Tensor) -> str:
+def rounded(values: Tensor) -> str:
     """(K,) or (K, 2), to three digits."""
     return str(
         [[round(v, 3) for v in value] if isinstance(value, list) else round(value, 3) for value in values.tolist()]
@@ -75,9 +81,9 @@ def test_lsam_learns_the_hard_feature(trained: tuple[spiral.Trajectory, float]) 
         error[-1].view(len(RHOS), SEEDS) for error in (path.hard_error, path.easy_error, path.test_error)
     )
     drop = hard[0] - hard[-1]
-    print(f"\nhard-feature probing error at rho {RHOS}: {shown(hard.mean(1))}, over seeds ±{shown(hard.std(1))}")
-    print(f"drop at rho 1.5: mean {drop.mean():.3f}, by seed {shown(drop)}")
-    print(f"easy feature: {shown(easy.mean(1))}, label: {shown(label.mean(1))}")
+    print(f"\nhard-feature probing error at rho {RHOS}: {rounded(hard.mean(1))}, over seeds ±{rounded(hard.std(1))}")
+    print(f"drop at rho 1.5: mean {drop.mean():.3f}, by seed {rounded(drop)}")
+    print(f"easy feature: {rounded(easy.mean(1))}, label: {rounded(label.mean(1))}")
     assert drop.mean() >= 0.06
     assert int((drop > 0).sum()) >= 7
     assert bool((hard.mean(1).diff() < 0).all())
@@ -88,8 +94,8 @@ def test_the_phantom_ratio_rises_and_the_real_one_stays(trained: tuple[spiral.Tr
     """Figure 3. "Nearly constant" holds within a fifth for the real ratio."""
     path, _ = trained
     phantom, real = (ratio.view(len(RHOS), SEEDS) for ratio in (path.phantom_ratio, path.real_ratio))
-    print(f"\nratio hard/easy at rho {RHOS}: phantom {shown(phantom.mean(1))}, real {shown(real.mean(1))}")
-    print(f"phantom at rho 1.5 by seed: {shown(phantom[-1])}")
+    print(f"\nratio hard/easy at rho {RHOS}: phantom {rounded(phantom.mean(1))}, real {rounded(real.mean(1))}")
+    print(f"phantom at rho 1.5 by seed: {rounded(phantom[-1])}")
     assert phantom[-1].mean() > 1.3
     assert bool((phantom.mean(1).diff() > 0).all())
     assert bool(((real.mean(1) / real[0].mean() - 1).abs() < 0.2).all())
@@ -100,8 +106,8 @@ def test_phantom_weights_are_more_even_than_real_ones(trained: tuple[spiral.Traj
     path, _ = trained
     real, phantom = (spiral.gini(path.importance(at)).view(-1, len(RHOS), SEEDS) for at in (False, True))
     for epoch in (5, 10, 15):
-        print(f"\nGini after epoch {epoch}, rho {RHOS}: real {shown(real[epoch].mean(1))}", end="")
-        print(f", phantom {shown(phantom[epoch].mean(1))}", end="")
+        print(f"\nGini after epoch {epoch}, rho {RHOS}: real {rounded(real[epoch].mean(1))}", end="")
+        print(f", phantom {rounded(phantom[epoch].mean(1))}", end="")
     below_sgd = [int((phantom[epoch, -1] < real[epoch, 0]).sum()) for epoch in (5, 10, 15)]
     print(f"\nphantom at rho 1.5 below SGD's real after epochs 5, 10, 15: on {below_sgd} of {SEEDS} seeds")
     assert bool((phantom[1:, 1:] < real[1:, 1:]).all())
@@ -115,7 +121,7 @@ def test_effective_learning_rates_fall_less_for_the_hard_feature(trained: tuple[
     path, _ = trained
     factors = path.rate_factors.median(0).values.view(len(RHOS), SEEDS, 2)
     share_real, share_phantom = (share.median(0).values.view(len(RHOS), SEEDS) for share in path.hard_shares)
-    print(f"\nmedian v~/v at rho {RHOS}: (easy, hard) {shown(factors.mean(1))}; hard share at rho 1.5: ", end="")
+    print(f"\nmedian v~/v at rho {RHOS}: (easy, hard) {rounded(factors.mean(1))}; hard share at rho 1.5: ", end="")
     print(f"real {share_real[-1].mean():.2f}, phantom {share_phantom[-1].mean():.2f}")
     assert bool((factors[1:, :, 0] < factors[1:, :, 1]).all())
     assert bool((factors[1:].mean(1) < 1).all())
@@ -126,21 +132,21 @@ def test_effective_learning_rates_fall_less_for_the_hard_feature(trained: tuple[
 def test_both_effects_recover_most_of_the_gain(start: int) -> None:
     """Figure 7: rho 0.75, v*_hard at LSAM's median ratio, 64 seeds. Both together are most of it, not all."""
     seeds = [*range(start, start + 64)]
-    found = spiral.effects(*draw(SpiralDistribution(), seeds), seeds=seeds, rho=0.75)
-    error = torch.stack(list(found.hard_error.values())).double()  # (5, 64)
+    effects = spiral.effects(*draw(SpiralDistribution(), seeds), seeds=seeds, rho=0.75)
+    error = torch.stack(list(effects.hard_error.values())).double()  # (5, 64)
     chosen = torch.randint(64, (2000, 64), generator=torch.Generator().manual_seed(0))
     sgd, lsam, *arms = error[:, chosen].mean(2)
-    print(f"\nseeds {start}-{start + 63}: v*_hard {found.v_hard.mean():.2f}")
-    print(f"hard errors of {list(found.hard_error)}: {shown(error.mean(1))}")
-    for name, arm in zip(found.recovered, arms, strict=True):
+    print(f"\nseeds {start}-{start + 63}: v*_hard {effects.v_hard.mean():.2f}")
+    print(f"hard errors of {list(effects.hard_error)}: {rounded(error.mean(1))}")
+    for name, arm in zip(effects.recovered, arms, strict=True):
         low, high = ((sgd - arm) / (sgd - lsam)).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-        print(f"{name}: recovers {found.recovered[name]:.2f} [{low:.2f}, {high:.2f}] of the gain")
-    first = {name: float(e[:SEEDS].mean()) for name, e in found.hard_error.items()}
+        print(f"{name}: recovers {effects.recovered[name]:.2f} [{low:.2f}, {high:.2f}] of the gain")
+    first = {name: float(e[:SEEDS].mean()) for name, e in effects.hard_error.items()}
     of_8 = (first["sgd"] - first["both"]) / (first["sgd"] - first["lsam"])
     print(f"both, seeds {start}-{start + 7}: {of_8:.2f}")
-    assert found.recovered["both"] >= 0.6
+    assert effects.recovered["both"] >= 0.6
     assert start or of_8 >= 0.6
-    assert 0 < found.recovered["learning-rate"] < found.recovered["importance"] < found.recovered["both"]
+    assert 0 < effects.recovered["learning-rate"] < effects.recovered["importance"] < effects.recovered["both"]
 
 
 def test_the_gain_is_there_from_270_degrees() -> None:
@@ -149,7 +155,7 @@ def test_the_gain_is_there_from_270_degrees() -> None:
     _, error = grid([SpiralDistribution(complexity=chi) for chi in chis], rhos)
     error = error[:, 0].mean(-1)
     for chi, row in zip(chis, error, strict=True):
-        print(f"\nchi {chi}, rho {rhos}: {shown(row)}", end="")
+        print(f"\nchi {chi}, rho {rhos}: {rounded(row)}", end="")
     assert error[:2].max() < 0.02
     assert bool((error[2:, -1] < 0.75 * error[2:, 0]).all())
     assert bool((error[2:, 2] < error[2:, 0]).all())
@@ -164,7 +170,7 @@ def test_a_radius_of_4_learns_nothing() -> None:
 
 def test_noise_leaves_the_gain_except_gaussian_noise_of_1() -> None:
     """Figure 10, "for all types of noise": seeds 500-507, the better of rho 1 and 1.5 against SGD."""
-    laws = {
+    distributions = {
         "label 0.1, both": SpiralDistribution(label_noise=0.1),
         "label 0.1, hard": SpiralDistribution(label_noise=0.1, noise_on="hard"),
         "gaussian 0.25, both": SpiralDistribution(gaussian_noise=0.25),
@@ -174,10 +180,10 @@ def test_noise_leaves_the_gain_except_gaussian_noise_of_1() -> None:
         "gaussian 1, both": SpiralDistribution(gaussian_noise=1.0),
         "gaussian 1, hard": SpiralDistribution(gaussian_noise=1.0, noise_on="hard"),
     }
-    _, error = grid([*laws.values()], (0.0, 1.0, 1.5))
+    _, error = grid([*distributions.values()], (0.0, 1.0, 1.5))
     error = error[:, 0].mean(-1)
-    for name, row in zip(laws, error, strict=True):
-        print(f"\n{name}, rho (0, 1, 1.5): {shown(row)}", end="")
+    for name, row in zip(distributions, error, strict=True):
+        print(f"\n{name}, rho (0, 1, 1.5): {rounded(row)}", end="")
     gain = error[:, 0] - error[:, 1:].amin(1)
     assert bool((gain[:-2] > 0).all())
     assert bool((gain[-2:] < 0.01).all())
@@ -189,7 +195,7 @@ def test_large_batches_lose_the_gain() -> None:
     _, error = grid([SpiralDistribution()], rhos, sizes)
     error = error[0].mean(-1)
     for size, row in zip(sizes, error, strict=True):
-        print(f"\nbatch {size}, rho {rhos}: {shown(row)}", end="")
+        print(f"\nbatch {size}, rho {rhos}: {rounded(row)}", end="")
     gain = error[:, :1] - error
     assert bool((gain[0, 1:] > 0).all())
     assert gain[0].max() > 2 * gain[-1].max()

@@ -32,7 +32,7 @@ def growth():
     runs = []
     for seed in range(10):
         data = load("patches", seed=seed, n=4000)
-        gd, sam = (evenly.train(None, data, "erm", o, seed=seed, evaluate_every=600) for o in ("sgd", "sam"))
+        gd, sam = (evenly.train(data, method="erm", optimizer=o, seed=seed, evaluate_every=600) for o in ("sgd", "sam"))
         runs.append((data, gd, sam))
     return runs
 
@@ -67,7 +67,7 @@ def test_clustering_finds_the_examples_without_the_easy_feature(growth):
     for seed, (data, gd, _) in enumerate(growth):
         losses = [row["train_loss"] for row in gd.history]
         separating = next(t for t in range(1, 601) if drop_has_shrunk(losses[:t]))
-        early = evenly.train(None, data, "erm", seed=seed, epochs=separating, evaluate_every=separating)
+        early = evenly.train(data, method="erm", seed=seed, epochs=separating, evaluate_every=separating)
         hard = hard_examples(early.outputs(data.train), data.train.labels)
         found.append((separating, *precision_and_recall(hard, data)))
     print("\n(separating iteration, precision, recall):", [(t, round(p, 3), round(r, 3)) for t, p, r in found])
@@ -80,14 +80,16 @@ def test_useful_gains_and_random_upsampling_does_not():
     gains, random_gains, found = [], [], []
     for seed in range(5):
         data = load("patches", seed=seed, n=2000, beta_d=0.4)
-        erm = evenly.train(None, data, "erm", seed=seed, **settings)
-        useful = evenly.train(None, data, "useful", seed=seed, **settings)
+        erm = evenly.train(data, method="erm", seed=seed, **settings)
+        useful = evenly.train(data, method="useful", seed=seed, **settings)
         hard = useful.selection.indices
-        random = evenly.train(None, data, "random_upsample", seed=seed, count=len(hard), budget=useful.cost, **settings)
+        random = evenly.train(
+            data, method="random_upsample", seed=seed, count=len(hard), budget=useful.results.cost, **settings
+        )
         found.append(precision_and_recall(hard, data))
-        gains.append(100 * (useful.results["test"]["accuracy"] - erm.results["test"]["accuracy"]))
-        random_gains.append(100 * (random.results["test"]["accuracy"] - erm.results["test"]["accuracy"]))
-        print(f"\nseed {seed}: ERM {erm.results['test']['accuracy']:.2%}, USEFUL {gains[-1]:+.2f}", end="")
+        gains.append(100 * (useful.results.splits["test"].accuracy - erm.results.splits["test"].accuracy))
+        random_gains.append(100 * (random.results.splits["test"].accuracy - erm.results.splits["test"].accuracy))
+        print(f"\nseed {seed}: ERM {erm.results.splits['test'].accuracy:.2%}, USEFUL {gains[-1]:+.2f}", end="")
         print(f" points, random upsampling at equal cost {random_gains[-1]:+.2f}", end="")
     print(f"\nmean: USEFUL {statistics.mean(gains):+.2f}, random {statistics.mean(random_gains):+.2f}")
     assert all(precision >= 0.95 and recall >= 0.95 for precision, recall in found)

@@ -67,20 +67,19 @@ def test_takes_lists_arrays_and_tensors(kind):
     assert (result.mean, result.worst, result.weighted) == (pytest.approx(2 / 3), 0.0, 0.5)
 
 
-def test_groups_of_another_length_are_refused():
-    with pytest.raises(EvenlyError, match="2 groups for 3 examples"):
-        evenly.group_accuracy(logits([0, 1, 1]), [0, 1, 1], [0, 1])
-
-
-@pytest.mark.parametrize("labels", [[0], [[0], [1], [1]], [0, 1]], ids=str)
-def test_labels_of_another_shape_are_refused_not_stretched(labels):
-    with pytest.raises(EvenlyError, match="labels"):
-        evenly.group_accuracy(logits([0, 1, 1]), labels, [0, 1, 1])
-
-
-def test_nothing_to_measure_is_refused():
-    with pytest.raises(EvenlyError):
-        evenly.group_accuracy(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), [])
+@pytest.mark.parametrize(
+    ("labels", "groups", "message"),
+    [
+        ([0, 1, 1], [0, 1], "2 groups for 3 examples"),
+        ([0], [0, 1, 1], "labels of shape"),
+        ([[0], [1], [1]], [0, 1, 1], "labels of shape"),
+        ([], [], "labels of shape"),
+        ([0, 1, 1], [0, -1, 1], "groups hold -1; number the groups from 0"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_not_stretched(labels, groups, message):
+    with pytest.raises(EvenlyError, match=message):
+        evenly.group_accuracy(logits([0, 1, 1]), labels, groups)
 
 
 examples = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=30)

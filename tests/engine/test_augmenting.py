@@ -16,8 +16,6 @@ from evenly.data.augment import Augment
 from evenly.engine import Checkpoints, Objective, measure
 from evenly.engine.batches import Batches, numbered
 from evenly.errors import EvenlyError
-from evenly.methods import find
-from evenly.models import factory
 from evenly.optim import SAM
 from evenly.randomness import derive
 
@@ -202,27 +200,6 @@ def test_resumed_is_the_run_that_was_never_stopped(fit, net, tmp_path, size, str
     resumed = run(checkpoints=Checkpoints(tmp_path))
     assert torch.equal(weights_of(resumed), weights_of(straight))
     assert resumed.history == straight.history
-
-
-def test_useful_stopped_in_either_stage_ends_in_the_same_weights_and_examples(fit, tmp_path):
-    fresh, _ = factory("convnet", (3, 9, 8), 3, 0)
-
-    def run(**kept):
-        return find("useful")(fresh, data_of(), fit(batch_size=8, augment="basic", **kept), separating_epoch=2)
-
-    straight = run()
-    for number, (stage, epoch) in enumerate([("early", 1), ("final", 2)]):
-
-        def stop(share, note, at=f"{stage} epoch {epoch},"):
-            if note.startswith(at):
-                raise InterruptedError
-
-        with pytest.raises(InterruptedError):
-            run(checkpoints=Checkpoints(tmp_path / str(number)), progress=stop)
-        resumed = run(checkpoints=Checkpoints(tmp_path / str(number)))
-        assert torch.equal(weights_of(resumed), weights_of(straight))
-        assert torch.equal(resumed.selection.indices, straight.selection.indices)
-        assert resumed.cost == straight.cost
 
 
 def by_hand(net, size=6, epochs=2, look=lambda x, index, epoch: x):

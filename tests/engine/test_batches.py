@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from evenly.data import Data, Everything, Split, Upsample
-from evenly.engine.batches import Batches
+from evenly.data import Data, Everything, Split
+from evenly.engine.batches import EVALUATION_NUMBERS, Batches
 from evenly.engine.evaluation import outputs_of
 
 CPU = torch.device("cpu")
@@ -87,23 +87,15 @@ def test_outputs_are_in_order_in_eval_mode_and_leave_the_mode_alone(problem):
         torch.testing.assert_close(outputs, model[1](data.train.inputs).detach())
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_trains_to_the_same_bits_as_tensors(fit, net, problem, workers):
-    import copy
-
-    data = problem(23, validation=9)
-    sampler = Upsample([1, 5], 23, factor=3)
-    runs = [
-        fit(epochs=2, batch_size=8, select="average", workers=w)(copy.deepcopy(net), d, sampler=sampler)
-        for d, w in ((data, 0), (as_dataset(data), workers))
-    ]
-    assert runs[0].history == runs[1].history
-    assert all(torch.equal(p, q) for p, q in zip(runs[0].model.parameters(), runs[1].model.parameters(), strict=True))
-
-
 @pytest.mark.parametrize("size", [None, 6])
 def test_a_network_that_works_in_place_does_not_change_the_data(fit, problem, size):
     data = problem()
     before = data.fingerprint()
     fit(epochs=2, batch_size=size)(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)).double(), data)
     assert data.fingerprint() == before
+
+
+def test_large_examples_are_evaluated_a_few_at_a_time():
+    split = Data(train=(torch.zeros(8, EVALUATION_NUMBERS // 3, dtype=torch.uint8), torch.arange(8) % 2)).train
+    assert [len(batch) for batch in Batches(split, None, CPU).in_order()] == [3, 3, 2]
+    assert [len(batch) for batch in Batches(split, 6, CPU).in_order()] == [6, 2]

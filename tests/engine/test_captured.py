@@ -13,7 +13,7 @@ from torch import nn
 from evenly.data import Data
 from evenly.data.augment import Augment
 from evenly.engine.batches import Batches
-from evenly.engine.captured import CapturedStep, NotCapturedError, capture
+from evenly.engine.captured import CapturedStep, NotCapturedError
 from evenly.engine.loop import Loop
 from evenly.engine.steps import Objective, Step, mean
 from evenly.optim.registry import builder
@@ -182,8 +182,9 @@ def test_what_a_replay_would_get_wrong_is_refused_and_put_back():
     assert step.state == {}
 
 
-@pytest.mark.parametrize(("steps", "compiled"), [(29, False), (30, True)])
-def test_few_steps_are_not_worth_compiling(monkeypatch, steps, compiled):
+@pytest.mark.parametrize(("drawn", "compiled"), [(8, False), (16, True)])
+def test_a_run_is_compiled_for_the_steps_that_its_sampler_makes(monkeypatch, drawn, compiled):
+    """Ten epochs in batches of four: of 60 examples a method may train on a few, and compiling takes a minute."""
     asked = []
 
     def recorded(step, batches, compiled):
@@ -192,17 +193,10 @@ def test_few_steps_are_not_worth_compiling(monkeypatch, steps, compiled):
 
     monkeypatch.setattr("evenly.engine.captured.COMPILE_STEPS", 30)
     monkeypatch.setattr("evenly.engine.captured.CapturedStep", recorded)
-    assert capture(*made(), steps) == (None, "plain: seen enough")
-    assert asked == [compiled]
-
-
-@pytest.mark.parametrize("drawn", [8, 16])
-def test_a_run_is_compiled_for_the_steps_that_its_sampler_makes(monkeypatch, drawn):
-    """Ten epochs in batches of four: of 60 examples a method may train on a few, and compiling takes a minute."""
-    asked = []
-    monkeypatch.setattr("evenly.engine.loop.capture", lambda step, batches, steps: (asked.append(steps), "plain"))
-    settings = SimpleNamespace(epochs=10, batch_size=4)
+    step, batches = made()
     fit = SimpleNamespace(device=torch.device("cuda"), execution=Execution())
-    loop = SimpleNamespace(fit=fit, settings=settings, sampler=range(drawn), step=None, train=None)
+    settings = SimpleNamespace(epochs=10, batch_size=4)
+    loop = SimpleNamespace(fit=fit, settings=settings, sampler=range(drawn), step=step, train=batches)
     Loop._capture(loop)
-    assert asked == [10 * drawn // 4]
+    assert asked == [compiled]
+    assert (loop.captured, loop.how) == (None, "plain: seen enough")

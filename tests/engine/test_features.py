@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from evenly import EvenlyError, Split
 from evenly.engine import Trained
-from evenly.models import factory
 
 
 def split(count: int = 9, shape: tuple[int, ...] = (4,), dtype: torch.dtype = torch.float32) -> Split:
@@ -108,30 +106,6 @@ def test_positions_of_an_example_are_laid_side_by_side() -> None:
     assert torch.equal(run(nn.Sequential(nn.Linear(4, 2), nn.Flatten())).features(data), data.inputs.reshape(5, 12))
 
 
-class Cast(nn.Module):
-    """A network that computes in bfloat16 wherever it is called from."""
-
-    def __init__(self, inside: nn.Module) -> None:
-        super().__init__()
-        self.inside = inside
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return self.inside(x)
-
-
-def test_they_are_float32_whatever_the_network_computes_in() -> None:
-    layers, data = nn.Sequential(nn.Linear(4, 6), nn.Identity()), split()
-    exact = layers(data.inputs).detach()
-    found = run(Cast(nn.Sequential(layers, nn.Linear(6, 2)))).features(data)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, exact, rtol=0.02, atol=0.02)
-    assert torch.equal(found, found.bfloat16().float())  # computed under autocast indeed
-    double = run(nn.Linear(4, 2).double()).features(split(dtype=torch.float64))
-    assert double.dtype == torch.float32
-    torch.testing.assert_close(double, split(dtype=torch.float64).inputs.float(), rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("what", ["features", "outputs"])
 def test_a_run_in_bfloat16_is_evaluated_in_bfloat16(what: str) -> None:
     model, data = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2)), split()
@@ -143,6 +117,8 @@ def test_a_run_in_bfloat16_is_evaluated_in_bfloat16(what: str) -> None:
     assert torch.equal(short, short.bfloat16().float())
     assert not torch.equal(full, full.bfloat16().float())
     torch.testing.assert_close(short, full.detach(), rtol=0.03, atol=0.03)
+    double = run(nn.Linear(4, 2).double()).features(split(dtype=torch.float64))
+    assert double.dtype == torch.float32
 
 
 def test_leaves_no_trace() -> None:
@@ -155,22 +131,6 @@ def test_leaves_no_trace() -> None:
     assert all(torch.equal(kept[key], value) for key, value in model.state_dict().items())
     assert all(not module._forward_pre_hooks for module in model.modules())
     assert torch.equal(torch.random.get_rng_state(), state)
-
-
-class Rows(Dataset):
-    def __init__(self, inner: Split) -> None:
-        self.inner = inner
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __getitem__(self, i: int) -> tuple[Tensor, int]:
-        return self.inner.inputs[i], int(self.inner.labels[i])
-
-
-def test_a_dataset_gives_those_of_tensors_in_memory() -> None:
-    model, data = nn.Sequential(body(), nn.Linear(6, 2)), split()
-    assert torch.equal(run(model).features(Split(Rows(data))), run(model).features(data))
 
 
 class Unlinear(nn.Module):
@@ -198,24 +158,12 @@ class Crossed(nn.Module):
         return self.fc(x.T).T
 
 
-class Mixed(nn.Module):
-    """Its linear layer mixes one number of each example."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(9, 9)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.fc(x.sum(1))[:, None]
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (Unlinear, r"^Unlinear has no linear layer .*; use its outputs instead \(on='probabilities' or 'logits'\)$"),
         (Idle, r"^Idle runs none of its linear layers .*; use its outputs instead"),
         (Crossed, r"^the last linear layer of Crossed is given \(4, 9\) for 9 examples, not a row for each; use"),
-        (Mixed, r"of Mixed is given \(9,\) for 9 examples"),
     ],
 )
 def test_a_network_without_features_is_refused_and_left_as_it_was(model: type[nn.Module], message: str) -> None:
@@ -225,9 +173,3 @@ def test_a_network_without_features_is_refused_and_left_as_it_was(model: type[nn
     assert "\n" not in str(refusal.value)
     assert network.training
     assert all(not module._forward_pre_hooks for module in network.modules())
-
-
-@pytest.mark.parametrize("name", ["mlp", "convnet"])
-def test_the_small_networks_show_their_last_hidden_layer(name: str) -> None:
-    build, _ = factory(name, (1, 8, 8), 2, 0)
-    assert run(build()).features(split(3, (1, 8, 8))).shape == (3, 64)

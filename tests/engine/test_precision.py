@@ -87,28 +87,6 @@ def test_the_first_loss_in_bf16_written_out(fit, data, net):
     assert run.history[0]["train_loss"] != exact.history[0]["train_loss"]
 
 
-def test_a_single_output_has_its_loss_in_float32(fit, data):
-    seen = []
-
-    def objective(losses, batch, state):
-        seen.append(losses.detach())
-        return losses.mean()
-
-    net = nn.Sequential(nn.Flatten(), nn.Linear(25, 1))
-    halves = Data(train=(data.train.inputs, data.train.labels % 2))
-    run = fit(epochs=1, optimizer=sgd, batch_size=None, precision="bf16")(
-        copy.deepcopy(net), halves, objective=Objective(objective)
-    )
-    assert seen[0].dtype == torch.float32
-    score = short(
-        nn.functional.linear(short(data.train.inputs.float().flatten(1) / 255), *map(short, net[1].parameters()))
-    )
-    expected = nn.functional.softplus(-(2 * halves.train.labels - 1) * score[:, 0])
-    torch.testing.assert_close(seen[0], expected.detach(), rtol=1e-2, atol=1e-2)
-    assert not torch.equal(seen[0], short(seen[0]))
-    assert run.history[0]["train_loss"] == pytest.approx(seen[0].mean().item(), rel=1e-5)
-
-
 def test_auto_is_bf16_for_images_on_a_gpu_that_has_it(monkeypatch, data):
     class Read(Dataset):
         def __init__(self, x):

@@ -26,10 +26,6 @@ def test_every_schedule_starts_at_one():
     assert {name: rule(0.0) for name, rule in SCHEDULES.items()} == dict.fromkeys(NAMES, 1.0)
 
 
-def test_a_function_is_a_schedule():
-    assert schedule(math.exp) is math.exp
-
-
 @pytest.mark.parametrize("epochs", [4, 8, 20])
 def test_rescaled_to_the_epochs(fit, net, problem, epochs):
     run = fit(epochs=epochs, schedule="step", batch_size=None)(net, problem())

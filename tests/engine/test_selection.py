@@ -69,20 +69,12 @@ def scripted():
         (9, "last", 7), (9, "average", 7), (9, "worst-group", 7), (9, "worst-class", 7),
     ],
 )  # fmt: skip
-def test_first_best_epoch_of_those_looked_at(fit, scripted, every, rule, epoch):
+def test_first_best_epoch_of_those_evaluated(fit, scripted, every, rule, epoch):
     run = fit(epochs=7, optimizer=Count, batch_size=None, select=rule, evaluate_every=every)(Scripted(), scripted)
     assert (run.rule, run.selected_epoch) == (rule, epoch)
     assert run.model.epoch == epoch
-    looked_at = [row["epoch"] for row in run.history if "validation" in row]
-    assert looked_at == sorted({e for e in range(1, 8) if e % every == 0} | {7})
-
-
-def test_the_curve_is_the_one_meant(fit, scripted):
-    run = fit(epochs=7, optimizer=Count, batch_size=None)(Scripted(), scripted)
-    curve = [row["validation"] for row in run.history]
-    assert [round(12 * row["accuracy"]) for row in curve] == [sum(counts) for counts in RIGHT]
-    assert [row["worst_group"] for row in curve] == [0, 0, 0, 0.5, 0.5, 0.5, 0]
-    assert [round(6 * row["worst_class"]) for row in curve] == [4, 4, 4, 3, 5, 5, 0]
+    evaluated = [row["epoch"] for row in run.history if "validation" in row]
+    assert evaluated == sorted({e for e in range(1, 8) if e % every == 0} | {7})
 
 
 @pytest.mark.parametrize("rule", [rule for rule, metric in RULES.items() if metric])

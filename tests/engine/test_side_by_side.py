@@ -39,10 +39,6 @@ def reseeded(seed):
     torch.manual_seed(seed)
 
 
-def test_the_module_is_found_by_its_name():
-    assert side_by_side.side_by_side is together
-
-
 @pytest.mark.parametrize("most", [1, 2, 3, 10])
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_results_come_in_order_however_long_the_runs_are(count, most):
@@ -80,18 +76,6 @@ def test_at_most_so_many_are_under_way_and_one_at_a_time(most):
     together([lambda n=n: run(n) for n in range(7)], CPU, most=most)
     assert max(largest) == most
     assert not under_way
-
-
-def test_turns_go_round():
-    order = []
-
-    def run(number):
-        for _ in range(3):
-            order.append(number)
-            pause()
-
-    together([lambda n=n: run(n) for n in range(3)], CPU, most=3)
-    assert order == [0, 1, 2] * 3
 
 
 def test_every_run_draws_what_it_draws_alone():
@@ -225,24 +209,6 @@ def test_others_go_on_while_a_run_is_aside():
     assert order.index("end of turn") < order.index("third")
 
 
-def test_a_run_that_is_aside_counts_among_those_under_way():
-    under_way, largest, written = set(), [], threading.Event()
-
-    def run(number):
-        under_way.add(number)
-        largest.append(len(under_way))
-        if number == 0:
-            with aside():
-                assert written.wait(10)
-        elif number > 1:  # the second ends at once, and makes room for one
-            pause()
-            written.set()
-        under_way.discard(number)
-
-    together([lambda n=n: run(n) for n in range(5)], CPU, most=2)
-    assert max(largest) == 2
-
-
 def test_an_error_aside_is_raised_and_ends_all():
     steps = []
 
@@ -279,15 +245,6 @@ def test_a_run_that_is_aside_when_another_fails_ends_as_it_comes_back():
     with pytest.raises(ValueError, match="other"):
         together([writes, fails], CPU)
     assert told == ["written"]
-
-
-def test_an_error_of_a_single_run_is_raised():
-    def run():
-        raise ValueError("alone")
-
-    for runs in ([run], [run, run]):
-        with pytest.raises(ValueError, match="alone"):
-            together(runs, CPU)
 
 
 def test_what_ends_a_run_is_not_caught_as_an_error_of_its_own():

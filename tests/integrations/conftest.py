@@ -27,7 +27,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 
 
 def small_net() -> nn.Sequential:
-    """With what makes the passes tell: running statistics, biases, a last layer."""
+    """With everything that the passes may affect: running statistics, biases, a last layer."""
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
 
@@ -52,8 +52,8 @@ def plain_loop(
 ) -> list[float]:
     """The first pass' loss of each step; steps are seeded with their number.
 
-    ``clip`` acts on the last pass' gradient, by a hook on the base; ``normalize`` says by what the loss is divided in a
-    step of so many batches, by default ``accumulate``.
+    ``clip`` acts on the last pass' gradient, by a hook on the base; ``normalize`` maps the number of batches in a step
+    to the divisor of the loss, by default ``accumulate``.
     """
     params = [p for group in opt.param_groups for p in group["params"]]
 
@@ -93,7 +93,7 @@ def same(a: nn.Module, b: nn.Module) -> bool:
 
 
 def run_example(name: str) -> str:
-    """What an example script prints, run as a user would."""
+    """The output of an example script."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name)],

@@ -1,4 +1,4 @@
-"""WorstGroupAccuracy and HardExamples say what evenly's functions say."""
+"""WorstGroupAccuracy and HardExamples give the results of evenly's functions."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ pytestmark = [
 
 
 class Net(pl.LightningModule):
-    def __init__(self, net, grouped=False, single=False):
+    def __init__(self, net, grouped=False):
         super().__init__()
-        self.net, self.grouped, self.single = net, grouped, single
-        self.augmented = 0
+        self.net, self.grouped, self.augmented = net, grouped, 0
 
     def forward(self, x):
         return self.net(x)
@@ -41,8 +40,8 @@ class Net(pl.LightningModule):
         return nn.functional.cross_entropy(self(batch[0]), batch[1])
 
     def validation_step(self, batch, batch_idx, dataloader_idx=0):
-        found = {"outputs": self(batch[0]), "labels": batch[1]}
-        return found | {"groups": batch[2]} if self.grouped else found
+        result = {"outputs": self(batch[0]), "labels": batch[1]}
+        return result | {"groups": batch[2]} if self.grouped else result
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.net.parameters(), lr=0.3)
@@ -65,10 +64,10 @@ def p(plain):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("given", ["array", "returned"])
-def test_what_is_logged_is_group_accuracy(p, given):
-    worst = WorstGroupAccuracy(p.groups if given == "array" else None, p.train_groups)
-    module = Net(p.net, grouped=given == "returned")
+@pytest.mark.parametrize("source", ["array", "returned"])
+def test_the_logged_metrics_are_those_of_group_accuracy(p, source):
+    worst = WorstGroupAccuracy(p.groups if source == "array" else None, p.train_groups)
+    module = Net(p.net, grouped=source == "returned")
     t = trainer(worst, epochs=2)
     t.fit(module, p.train, p.validation)
     with torch.no_grad():
@@ -129,9 +128,9 @@ def test_what_cannot_be_grouped_is_refused(p):
         with pytest.raises(EvenlyError, match=match):
             trainer(WorstGroupAccuracy(groups)).validate(module or Net(p.net), loader, verbose=False)
 
-    refused("3 groups for a validation set of 37", groups=[0, 1, 2])
+    refused("groups must have 37 entries, one per validation example, got 3", groups=[0, 1, 2])
     refused("keeps the order", loader=DataLoader(TensorDataset(p.x, p.y), batch_size=8, shuffle=True))
-    refused("2 validation loaders", loader=[p.validation, p.validation])
+    refused("needs one validation loader, got 2", loader=[p.validation, p.validation])
     refused(r"\['labels', 'outputs'\].*groups", groups=None)
     silent = Net(p.net)
     silent.validation_step = lambda batch, batch_idx: None
@@ -139,19 +138,19 @@ def test_what_cannot_be_grouped_is_refused(p):
 
 
 def test_the_hard_examples_are_those_of_the_function(p, tmp_path, plain):
-    found = HardExamples(TensorDataset(p.x, p.y), epoch=2, path=tmp_path / "hard.npz", factor=3, seed=4)
-    with pytest.raises(EvenlyError, match="not known before epoch 2"):
-        found.sampler()
+    hard = HardExamples(TensorDataset(p.x, p.y), epoch=2, path=tmp_path / "hard.npz", factor=3, seed=4)
+    with pytest.raises(EvenlyError, match="not known before the end of epoch 2"):
+        hard.sampler()
     module = Net(p.net)
-    trainer(found, epochs=3).fit(module, p.train)
+    trainer(hard, epochs=3).fit(module, p.train)
 
     reference = Net(plain.net())
     trainer(epochs=2).fit(reference, p.train)
     with torch.no_grad():
         expected = evenly.hard_examples(reference.net.eval()(p.x), p.y, seed=4)
-    assert torch.equal(found.hard, expected)
+    assert torch.equal(hard.hard, expected)
     assert 0 < len(expected) < 37
-    assert torch.equal(found.sampler().members(), evenly.Upsample(expected, 37, factor=3).members())
+    assert torch.equal(hard.sampler().members(), evenly.Upsample(expected, 37, factor=3).members())
     written = np.load(tmp_path / "hard.npz")
     assert written["indices"].tolist() == expected.tolist()
     assert set(written["times"].tolist()) == {3}
@@ -173,11 +172,11 @@ def test_finding_them_leaves_the_run_as_it_was(p, plain):
         trainer(*callbacks, epochs=3).fit(module, loader)
         return module.net, modes
 
-    found = HardExamples(DataLoader(TensorDataset(p.x, p.y), batch_size=5), epoch=1)
-    (a, modes), (b, same_modes) = run(), run(found)
+    hard = HardExamples(DataLoader(TensorDataset(p.x, p.y), batch_size=5), epoch=1)
+    (a, modes), (b, same_modes) = run(), run(hard)
     assert plain.same(a, b)
     assert modes == same_modes
-    assert len(found.hard)
+    assert len(hard.hard)
 
 
 def test_the_hard_examples_are_in_the_checkpoint(p, tmp_path, plain):
@@ -192,21 +191,21 @@ def test_the_hard_examples_are_in_the_checkpoint(p, tmp_path, plain):
 
 def test_in_double_and_in_bf16(p, plain):
     for precision in ("64-true", "bf16-mixed"):
-        found = HardExamples(TensorDataset(p.x, p.y), epoch=1)
-        trainer(found, precision=precision).fit(Net(plain.net()), p.train)
-        assert len(found.hard)
+        hard = HardExamples(TensorDataset(p.x, p.y), epoch=1)
+        trainer(hard, precision=precision).fit(Net(plain.net()), p.train)
+        assert len(hard.hard)
 
 
 def test_what_cannot_be_separated_is_refused(p):
     data = TensorDataset(p.x, p.y)
-    with pytest.raises(EvenlyError, match="epoch 0 is before"):
+    with pytest.raises(EvenlyError, match="`epoch` must be at least 1, got 0"):
         HardExamples(data, epoch=0)
-    with pytest.raises(EvenlyError, match="factor 0"):
+    with pytest.raises(EvenlyError, match=r"factor must be a whole number from 1 .*, got 0"):
         HardExamples(data, epoch=1, factor=0)
     for loader in (DataLoader(data, shuffle=True), DataLoader(data, drop_last=True)):
         with pytest.raises(EvenlyError, match="shuffle=False and drop_last=False"):
             HardExamples(loader, epoch=1)
-    with pytest.raises(EvenlyError, match=r"HardExamples\(epoch=3\) in a run of 2 epochs"):
+    with pytest.raises(EvenlyError, match="`epoch` of HardExamples must be at most 2 in a run of 2 epochs, got 3"):
         trainer(HardExamples(data, epoch=3), epochs=2).fit(Net(p.net), p.train)
 
     class Named(Dataset):
@@ -216,5 +215,5 @@ def test_what_cannot_be_separated_is_refused(p):
         def __getitem__(self, index):
             return {"x": p.x[index], "y": p.y[index]}
 
-    with pytest.raises(EvenlyError, match=r"is a dict; give data of \(x, y\)"):
+    with pytest.raises(EvenlyError, match=r"batches for HardExamples must be \(x, y\), got a dict"):
         trainer(HardExamples(Named(), epoch=1)).fit(Net(p.net), p.train)

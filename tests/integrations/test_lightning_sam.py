@@ -1,4 +1,4 @@
-"""SAM and its kin in Lightning's own loop."""
+"""evenly's optimizers in Lightning's own loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.utils.data import DataLoader, TensorDataset
 
-import evenly
 from evenly.errors import EvenlyError
 
 pl = pytest.importorskip("lightning.pytorch", reason="needs Lightning: pip install 'evenly[lightning]'")
@@ -33,7 +32,7 @@ def loss_of(model, batch):
 
 
 class Net(pl.LightningModule):
-    """Logs and counts in training_step as people do, and notes what its hooks see."""
+    """Logs and counts in training_step as users do, and records what its hooks see."""
 
     def __init__(self, net, method="sam", base=None, schedule=False):
         super().__init__()
@@ -120,14 +119,20 @@ def fit(p, **kwargs):
     p.trainer.fit(p.module, p.loader, **kwargs)
 
 
+def compare(p, plain, loss=None, **options):
+    """Fit, and compare the weights with the plain loop's over the same batches; its losses."""
+    fit(p)
+    losses = plain.loop(p.net, p.opt, p.batches, loss or loss_of, **options)
+    assert plain.same(p.module.net, p.net)
+    return losses
+
+
 @pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed"])
 @pytest.mark.parametrize("method", ["sam", "asam", "lsam", "random"])
 def test_the_weights_are_the_plain_loops(problem, plain, method, precision):
     p = problem(method, precision=precision, epochs=2)
     autocast = {"autocast": lambda: torch.autocast("cpu", torch.bfloat16)} if precision == "bf16-mixed" else {}
-    fit(p)
-    plain.loop(p.net, p.opt, p.batches, loss_of, **autocast)
-    assert plain.same(p.module.net, p.net)
+    compare(p, plain, **autocast)
     assert not torch.equal(p.net[0].weight, plain.net().to(p.net[0].weight.dtype)[0].weight)
 
 
@@ -138,9 +143,7 @@ def test_adamw_and_asam_over_groups_with_their_own_rho(problem, plain):
         return torch.optim.AdamW(groups, lr=0.05)
 
     p = problem("asam", base=base, epochs=2)
-    fit(p)
-    plain.loop(p.net, p.opt, p.batches, loss_of)
-    assert plain.same(p.module.net, p.net)
+    compare(p, plain)
 
 
 @pytest.mark.parametrize("method", ["sam", "lsam"])
@@ -164,9 +167,7 @@ CLIPS = {
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_clipping_acts_on_the_second_pass_only(problem, plain, how, accumulate):
     p = problem(gradient_clip_val=0.02, gradient_clip_algorithm=how, accumulate_grad_batches=accumulate)
-    fit(p)
-    plain.loop(p.net, p.opt, p.batches, loss_of, clip=CLIPS[how], accumulate=accumulate)
-    assert plain.same(p.module.net, p.net)
+    compare(p, plain, clip=CLIPS[how], accumulate=accumulate)
     assert p.module.clipped == p.trainer.global_step
 
 
@@ -188,8 +189,7 @@ def test_on_before_optimizer_step_runs_once_with_the_weights_in_place(problem):
 def test_what_is_logged_and_returned_is_the_first_pass_once(problem, plain):
     notes = Notes()
     p = problem(callbacks=[notes])
-    fit(p)
-    losses = plain.loop(p.net, p.opt, p.batches, loss_of)
+    losses = compare(p, plain)
     assert [row["loss_step"] for row in notes.rows] == losses
     assert p.module.returned == [(loss, 2 * i + 1) for i, loss in enumerate(losses)]
     logged = p.trainer.logged_metrics
@@ -210,8 +210,7 @@ def test_metrics_count_each_example_once(problem, plain):
             micro.update(outputs, batch[1])
         return nn.functional.cross_entropy(outputs, batch[1])
 
-    fit(p)
-    plain.loop(p.net, p.opt, p.batches, noting)
+    compare(p, plain, noting)
     assert float(p.trainer.logged_metrics["accuracy"]) == pytest.approx(float(micro.compute()), abs=1e-7)
     assert torch.equal(p.module.several.compute()["a"], first.compute()["a"])
     stat = p.module.several["a"]
@@ -221,16 +220,19 @@ def test_metrics_count_each_example_once(problem, plain):
 
 def test_a_step_counts_once_and_so_does_the_scheduler(problem, plain):
     p = problem(schedule=True)
-    fit(p)
+    scheduler = torch.optim.lr_scheduler.StepLR(p.opt, step_size=1, gamma=0.9)
+    compare(p, plain, after_step=scheduler.step)
     assert p.trainer.global_step == 5
     assert p.trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.2 * 0.9**5)
-    scheduler = torch.optim.lr_scheduler.StepLR(p.opt, step_size=1, gamma=0.9)
-    plain.loop(p.net, p.opt, p.batches, loss_of, after_step=scheduler.step)
-    assert plain.same(p.module.net, p.net)
 
 
 def half_precision(**scaler):
     return MixedPrecision("16-mixed", "cpu", scaler=GradScaler("cpu", **scaler))
+
+
+def in_float16(**scaler):
+    """The same for the plain loop."""
+    return {"scaler": GradScaler("cpu", **scaler), "autocast": lambda: torch.autocast("cpu", torch.float16)}
 
 
 @pytest.mark.parametrize("method", ["sam", "asam"])
@@ -238,13 +240,8 @@ def half_precision(**scaler):
 def test_16_mixed_is_the_plain_loop_with_a_scaler(problem, plain, method, accumulate):
     clip = {"gradient_clip_val": 0.1, "gradient_clip_algorithm": "value"}
     p = problem(method, plugins=[half_precision(init_scale=1024.0)], accumulate_grad_batches=accumulate, **clip)
-    fit(p)
-    plain.loop(
-        p.net, p.opt, p.batches, loss_of, scaler=GradScaler("cpu", init_scale=1024.0), accumulate=accumulate,
-        autocast=lambda: torch.autocast("cpu", torch.float16),
-        clip=lambda params: nn.utils.clip_grad_value_(params, 0.1),
-    )  # fmt: skip
-    assert plain.same(p.module.net, p.net)
+    by_value = {"clip": lambda params: nn.utils.clip_grad_value_(params, 0.1)}
+    compare(p, plain, accumulate=accumulate, **in_float16(init_scale=1024.0), **by_value)
 
 
 @pytest.mark.parametrize("overflow_in", [1, 2])
@@ -337,11 +334,7 @@ def test_manual_optimization_is_the_plain_loop(problem, plain, half):
     p = problem(callbacks=[notes], **({"plugins": [half_precision(init_scale=256.0)]} if half else {}))
     p.module = Manual(p.module.net)
     p.module.methods = plain.methods
-    fit(p)
-    autocast = {"autocast": lambda: torch.autocast("cpu", torch.float16)} if half else {}
-    scaler = {"scaler": GradScaler("cpu", init_scale=256.0)} if half else {}
-    losses = plain.loop(p.net, p.opt, p.batches, loss_of, **autocast, **scaler)
-    assert plain.same(p.module.net, p.net)
+    losses = compare(p, plain, **(in_float16(init_scale=256.0) if half else {}))
     assert p.trainer.global_step == 5
     assert [row["loss_step"] for row in notes.rows] == losses
 
@@ -358,10 +351,8 @@ def test_a_batch_that_training_step_skips_is_skipped(problem, plain, accumulate)
     p.module.training_step = training_step
     p.module.on_train_batch_end = lambda *_: None
     fit(p)
-    if accumulate == 1:
-        plain.loop(p.net, p.opt, [p.batches[0], p.batches[3]], loss_of)
-    else:  # 0 and 3 each stand alone in a window of two
-        plain.loop(p.net, p.opt, [p.batches[0], p.batches[3]], loss_of, normalize=lambda _: 2)
+    # batches 0 and 3 are each alone in their window
+    plain.loop(p.net, p.opt, [p.batches[0], p.batches[3]], loss_of, normalize=lambda _: accumulate)
     assert plain.same(p.module.net, p.net)
 
 
@@ -400,9 +391,7 @@ def test_weights_split_over_devices_are_refused(plain):
 
 def test_twice_in_the_list_is_as_once_and_nothing_is_left_behind(problem, plain):
     p = problem(callbacks=callbacks())
-    fit(p)
-    plain.loop(p.net, p.opt, p.batches, loss_of)
-    assert plain.same(p.module.net, p.net)
+    compare(p, plain)
     assert "optimizer_step" not in vars(p.trainer.strategy.precision_plugin)
     assert "log" not in vars(p.module)
 
@@ -455,54 +444,9 @@ def test_the_example_runs(plain):
     assert "worst group" in plain.example("lightning_sam.py")
 
 
-class Bare(pl.LightningModule):
-    """A net with normalization whose optimizer was not given the model."""
-
-    def __init__(self, wrap):
-        super().__init__()
-        torch.manual_seed(0)
-        self.net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
-        self.wrap = wrap
-
-    def training_step(self, batch, batch_idx):
-        return loss_of(self.net, batch)
-
-    def configure_optimizers(self):
-        return self.wrap(torch.optim.SGD(self.parameters(), lr=0.1))
-
-
-def little_trainer(tmp_path, *callbacks, epochs=1):
-    return pl.Trainer(
-        max_epochs=epochs, callbacks=[SAMCallback(), *callbacks], accelerator="cpu", logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-    )  # fmt: skip
-
-
-def little_batches():
-    generator = torch.Generator().manual_seed(1)
-    return TensorDataset(torch.randn(32, 4, generator=generator), torch.randint(3, (32,), generator=generator))
-
-
-def test_stochastic_weight_averaging_refreshes_normalization(tmp_path):
-    model = Bare(evenly.SAM)
+def test_stochastic_weight_averaging_updates_normalization(problem):
     averaging = pl.callbacks.StochasticWeightAveraging(1e-2, swa_epoch_start=2)
-    little_trainer(tmp_path, averaging, epochs=4).fit(model, DataLoader(little_batches(), batch_size=8))
-    assert all(p.isfinite().all() for p in model.parameters())
-
-
-def test_asam_means_the_same_with_the_callback_as_in_a_plain_loop(tmp_path):
-    model = Bare(lambda base: evenly.ASAM(base, rho=0.5))
-    little_trainer(tmp_path).fit(model, DataLoader(little_batches(), batch_size=8))
-    net = Bare(None).net
-    opt = evenly.ASAM(torch.optim.SGD(net.parameters(), lr=0.1), rho=0.5)
-    for batch in DataLoader(little_batches(), batch_size=8):
-
-        def closure(batch=batch):
-            opt.zero_grad()
-            loss = loss_of(net, batch)
-            loss.backward()
-            return loss
-
-        opt.step(closure)
-    ends = zip(model.net.state_dict().values(), net.state_dict().values(), strict=True)
-    assert all(torch.equal(a, b) for a, b in ends)
+    p = problem(callbacks=[averaging], epochs=4)
+    p.module.on_train_batch_end = lambda *_: None  # there is no result to note in the epoch without training
+    fit(p)
+    assert all(parameter.isfinite().all() for parameter in p.module.net.parameters())

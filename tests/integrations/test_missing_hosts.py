@@ -1,4 +1,4 @@
-"""A host that is not installed is named, with the command that brings it."""
+"""The error for a host that is not installed names it and the command that installs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOSTS = {"lightning": "lightning.pytorch", "transformers": "transformers", "skor
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_missing_host_is_named_with_the_command_that_brings_it(host, monkeypatch):
+def test_a_missing_host_is_named_with_the_command_that_installs_it(host, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(f"evenly.integrations.{host}")]:
         monkeypatch.delitem(sys.modules, name)
     if host == "transformers":  # the first of its two to be imported

@@ -1,4 +1,4 @@
-"""SAM and its kin as the optimizer of a skorch net."""
+"""evenly's optimizers in a skorch net."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Net(nn.Module):
 
 
 class Notes(Callback):
-    """Seeds each step with its number, as the plain loop does, and counts what it is told."""
+    """Seeds each step with its number, as the plain loop does, and counts its notifications."""
 
     def __init__(self):
-        self.steps, self.told, self.ascended = 0, 0, []
+        self.steps, self.notified, self.ascended = 0, 0, []
 
     def on_batch_begin(self, net, batch=None, training=False, **kwargs):
         if training:
@@ -43,7 +43,7 @@ class Notes(Callback):
             self.steps += 1
 
     def on_grad_computed(self, net, named_parameters, **kwargs):
-        self.told += 1
+        self.notified += 1
         self.ascended.append(net.optimizer_.ascended)
 
 
@@ -64,12 +64,24 @@ def batches(plain):
     return list(zip(x.split(8), y.split(8), strict=True))
 
 
+def compare(net, plain, wrap, batches, **options):
+    """Compare the fitted weights with the plain loop's over the same batches, with wrap(model); its losses."""
+    model = Net()
+    losses = plain.loop(model, wrap(model), batches, loss_of, **options)
+    assert plain.same(net.module_, model)
+    return losses
+
+
 def loss_of(model, batch):
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
 def sgd(params, **settings):
     return torch.optim.SGD(params, **{"lr": 0.2, "momentum": 0.9, "weight_decay": 0.01} | settings)
+
+
+def sam(model):
+    return SAM(sgd(model.parameters()), rho=0.3)
 
 
 def make(optimizer=None, cls=SAMClassifier, **options):
@@ -87,10 +99,7 @@ def test_the_weights_are_the_plain_loops(plain, data, batches, method, cls):
     kind, settings = METHODS[method]
     net = make(sam_optimizer(method=kind, **settings), cls, callbacks=[Notes()])
     net.fit(*data)
-    model = Net()
-    opt = kind(sgd(model.parameters()), **settings)
-    losses = plain.loop(model, opt, batches * 2, loss_of)
-    assert plain.same(net.module_, model)
+    losses = compare(net, plain, lambda model: kind(sgd(model.parameters()), **settings), batches * 2)
     recorded = [row["train_loss"] for epoch in net.history for row in epoch["batches"]]
     assert recorded == losses
     assert len(recorded) == 10
@@ -102,25 +111,27 @@ def test_adamw_and_settings_in_the_factory(plain, data, batches):
     )
     delattr(net, "optimizer__momentum")
     net.fit(*data)
-    model = Net()
-    base = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.9), weight_decay=0.01)
-    plain.loop(model, ASAM(base, rho=0.5, eta=0.1), batches * 2, loss_of)
-    assert plain.same(net.module_, model)
+
+    def wrap(model):
+        base = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.9), weight_decay=0.01)
+        return ASAM(base, rho=0.5, eta=0.1)
+
+    compare(net, plain, wrap, batches * 2)
 
 
 def test_lsam_is_made_where_the_parameters_have_names(plain, data, batches):
-    with pytest.raises(EvenlyError, match=r"method LSAM needs the parameters.*initialize_optimizer"):
+    with pytest.raises(EvenlyError, match=r"LSAM needs the parameters.*initialize_optimizer"):
         sam_optimizer(method=LSAM)
+
+    def wrap(model):
+        return LSAM(sgd(model.parameters()), model.net[3].parameters(), rho=0.5)
 
     class LastLayer(SAMClassifier):
         def initialize_optimizer(self):
-            self.optimizer_ = LSAM(sgd(self.module_.parameters()), self.module_.net[3].parameters(), rho=0.5)
+            self.optimizer_ = wrap(self.module_)
             return self
 
-    net = make(cls=LastLayer).fit(*data)
-    model = Net()
-    plain.loop(model, LSAM(sgd(model.parameters()), model.net[3].parameters(), rho=0.5), batches * 2, loss_of)
-    assert plain.same(net.module_, model)
+    compare(make(cls=LastLayer).fit(*data), plain, wrap, batches * 2)
 
 
 def test_settings_by_the_names_of_skorch(data):
@@ -148,29 +159,23 @@ def test_rho_can_be_searched(data):
 @pytest.mark.parametrize("clip", ["value", "norm"])
 def test_clipping_acts_on_the_last_pass_only(plain, data, batches, clip):
     callback = ClipByValue() if clip == "value" else GradientNormClipping(0.02)
-    net = make(callbacks=[callback])
-    net.fit(*data)
-    model = Net()
-    clips = {
-        "value": lambda params: nn.utils.clip_grad_value_(params, 0.02),
-        "norm": lambda params: nn.utils.clip_grad_norm_(params, 0.02),
-    }
-    plain.loop(model, SAM(sgd(model.parameters()), rho=0.3), batches * 2, loss_of, clip=clips[clip])
-    assert plain.same(net.module_, model)
+    net = make(callbacks=[callback]).fit(*data)
+    clip_gradients = nn.utils.clip_grad_value_ if clip == "value" else nn.utils.clip_grad_norm_
+    compare(net, plain, sam, batches * 2, clip=lambda params: clip_gradients(params, 0.02))
 
 
-def test_gradients_are_told_of_once_with_the_weights_in_place(data):
+def test_gradients_are_notified_once_with_the_weights_restored(data):
     notes = Notes()
     make(callbacks=[notes]).fit(*data)
-    assert notes.told == notes.steps == 10
+    assert notes.notified == notes.steps == 10
     assert notes.ascended == [False] * 10
 
 
-def test_without_the_mixin_they_are_told_of_in_both_passes(data):
+def test_without_the_mixin_they_are_notified_in_both_passes(data):
     """What the mixin is for."""
     notes = Notes()
     make(cls=skorch.NeuralNetClassifier, callbacks=[notes]).fit(*data)
-    assert notes.told == 20
+    assert notes.notified == 20
 
 
 @pytest.mark.parametrize("method", ["sam", "asam"])
@@ -201,7 +206,7 @@ def test_the_learning_rate_schedule(plain, data, batches):
     schedule = LRScheduler(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
     net = make(callbacks=[schedule]).fit(*data)
     model = Net()
-    opt = SAM(sgd(model.parameters()), rho=0.3)
+    opt = sam(model)
     for epoch in range(2):
         opt.param_groups[0]["lr"] = 0.2 * 0.5**epoch
         plain.loop(model, opt, batches, loss_of)
@@ -236,7 +241,7 @@ def test_other_optimizers_are_left_alone(plain, data, batches):
 
 
 def test_what_cannot_work_is_refused(data):
-    with pytest.raises(EvenlyError, match="is not one of evenly's"):
+    with pytest.raises(EvenlyError, match=r"`method` must be evenly.SAM, ASAM or RandomPerturbation, got"):
         sam_optimizer(method=torch.optim.SGD)
 
     class Two(SAMMixin, skorch.NeuralNetClassifier):

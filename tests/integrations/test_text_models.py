@@ -12,9 +12,9 @@ import torch
 import evenly
 from evenly.data import Data, Split, Texts
 from evenly.data.examples import preprocessing_of, read_examples
-from evenly.engine.batches import Batches, outputs_of
+from evenly.engine.batches import Batches
+from evenly.engine.evaluation import outputs_of
 from evenly.errors import EvenlyError
-from evenly.experiment import reopen
 from evenly.models import encoded, factory
 from evenly.models.texts import SequenceClassifier
 from evenly.runs.network import NetworkSpec, load_network, save_network
@@ -90,16 +90,19 @@ def test_all_splits_are_padded_to_one_length(saved):
     assert read.test.texts == ["a good book", "bad film"]
 
 
-def test_it_trains_resumes_and_is_looked_at(saved, tmp_path):
+def test_it_trains_and_is_loaded_and_audited_without_the_folder_it_came_from(copy, tmp_path):
     settings = {"epochs": 30, "batch_size": 6, "lr": 0.01, "out": tmp_path / "run", "device": "cpu"}
-    run = evenly.train(f"hf:{saved}", data(), "erm", "adamw", **settings)
-    assert run.results["train"]["accuracy"] == 1.0
-    assert json.loads((tmp_path / "run/config.json").read_text())["model"]["name"] == f"hf:{saved}"
-    again, its_data, _ = reopen(tmp_path / "run", data())
-    pairs = zip(run.model.state_dict().values(), again.model.state_dict().values(), strict=True)
-    assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
-    found = evenly.audit(again.model, its_data, top=1)
-    found.report(tmp_path / "audit.html")
+    run = evenly.train(data(), model=f"hf:{copy}", optimizer="adamw", **settings)
+    assert run.results.splits["train"].accuracy == 1.0
+    assert json.loads((tmp_path / "run/config.json").read_text())["network"]["name"] == f"hf:{copy}"
+    shutil.rmtree(copy)
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    loaded = evenly.load(tmp_path / "elsewhere")
+    read = encoded(data(), loaded.model)
+    outputs = run.outputs(read.test)
+    assert torch.equal(loaded.outputs(read.test), outputs)
+    assert loaded.predict(["a good book", "bad film"]).labels.tolist() == outputs.argmax(1).tolist()
+    evenly.write_report(evenly.audit(loaded.model, read, top=1), tmp_path / "audit.html")
     page = (tmp_path / "audit.html").read_text()
     assert "hardest and easiest test texts" in page
     assert "bad film" in page
@@ -121,14 +124,14 @@ def test_a_folder_that_lacks_something_is_refused_in_a_line(copy, case):
     for file in files:
         (copy / file).unlink(missing_ok=True)
     with pytest.raises(EvenlyError, match=message) as refusal:
-        evenly.train(f"hf:{copy}", data(), epochs=1)
+        evenly.train(data(), model=f"hf:{copy}", epochs=1)
     assert "\n" not in str(refusal.value)
 
 
 def test_pickled_weights_are_not_opened(copy):
     (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
     with pytest.raises(EvenlyError, match="holds no weights as safetensors"):
-        evenly.train(str(copy), data(), epochs=1)
+        evenly.train(data(), model=str(copy), epochs=1)
 
 
 def test_damaged_weights_are_refused_in_a_line(copy):
@@ -136,7 +139,7 @@ def test_damaged_weights_are_refused_in_a_line(copy):
     with pytest.raises(
         EvenlyError, match=r"the sequence classifier in .* cannot be loaded .*; save it again"
     ) as refusal:
-        evenly.train(str(copy), data(), epochs=1)
+        evenly.train(data(), model=str(copy), epochs=1)
     assert "\n" not in str(refusal.value)
 
 
@@ -160,7 +163,8 @@ def test_methods_that_look_into_the_network_take_it(saved, method, options):
     groups = torch.tensor(groups) + 2 * torch.tensor(labels)
     parts = {name: Split(Texts(texts), labels, groups) for name in ("train", "validation", "test")}
     first, again = (
-        evenly.train(f"hf:{saved}", Data(**parts), method, epochs=2, batch_size=4, lr=0.1, **options) for _ in range(2)
+        evenly.train(Data(**parts), model=f"hf:{saved}", method=method, epochs=2, batch_size=4, lr=0.1, **options)
+        for _ in range(2)
     )
     assert len(first.history) == 2
     state, same = first.model.state_dict(), again.model.state_dict()
@@ -179,8 +183,8 @@ def test_a_network_that_ends_in_another_way_has_no_last_layer_to_fit(tmp_path, c
     GPT2ForSequenceClassification(config).save_pretrained(copy)
     part = Split(Texts(TEXTS), [1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 0, 1])
     with pytest.raises(EvenlyError, match="does not end in a linear layer that could be fitted anew"):
-        evenly.train(f"hf:{copy}", Data(part), "dfr", epochs=1)
-    assert evenly.train(f"hf:{copy}", Data(part), "useful", epochs=1, on="features").history
+        evenly.train(Data(part), model=f"hf:{copy}", method="dfr", epochs=1)
+    assert evenly.train(Data(part), model=f"hf:{copy}", method="useful", epochs=1, on="features").history
 
 
 def test_what_its_tokenizer_makes_is_kept_for_networks_with_the_same(saved, copy, monkeypatch):
@@ -200,7 +204,7 @@ def test_what_its_tokenizer_makes_is_kept_for_networks_with_the_same(saved, copy
 
 def test_it_reads_texts_only(saved):
     with pytest.raises(EvenlyError, match=r"hf:.* reads texts, got numbers of shape \(4,\); use mlp"):
-        evenly.train(f"hf:{saved}", (torch.randn(8, 4), torch.arange(8) % 2), epochs=1)
+        evenly.train((torch.randn(8, 4), torch.arange(8) % 2), model=f"hf:{saved}", epochs=1)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

@@ -1,4 +1,4 @@
-"""SAM and its kin in transformers' Trainer."""
+"""evenly's optimizers in transformers' Trainer."""
 
 from __future__ import annotations
 
@@ -118,12 +118,25 @@ def loss_of(model, batch):
     return model(**batch)["loss"]
 
 
-def logged(p, what):
-    return [row[what] for row in p.trainer.state.log_history if what in row]
+def logged(p, name):
+    return [row[name] for row in p.trainer.state.log_history if name in row]
 
 
 def near(values):
     return pytest.approx(values, abs=1e-6)
+
+
+def sam(net):
+    return SAM(sgd(net.parameters()), rho=0.3)
+
+
+def compare(p, plain, net=None, wrap=sam, loss=loss_of, **options):
+    """Train, and compare the weights with the plain loop's over the same batches; its losses."""
+    p.trainer.train()
+    net = tiny_bert() if net is None else net
+    losses = plain.loop(net, wrap(net), p.seen, loss, **options)
+    assert plain.same(p.trainer.model, net)
+    return losses
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -131,12 +144,9 @@ def near(values):
 def test_the_weights_are_the_plain_loops(make, plain, method, accumulate):
     """Trainer does not divide BERT's accumulated loss: its forward takes any keyword, so it might do so itself."""
     p = make(method=method, gradient_accumulation_steps=accumulate)
-    p.trainer.train()
-    net = tiny_bert()
-    opt = METHODS[method](sgd(net.parameters()))
-    losses = plain.loop(net, opt, p.seen, loss_of, accumulate=accumulate, normalize=lambda _: 1)
-    assert plain.same(p.trainer.model, net)
-    assert not plain.same(net, tiny_bert())
+    options = {"accumulate": accumulate, "normalize": lambda _: 1}
+    losses = compare(p, plain, wrap=lambda net: METHODS[method](sgd(net.parameters())), **options)
+    assert not plain.same(p.trainer.model, tiny_bert())
     assert logged(p, "loss") == near(losses)
     assert p.trainer.state.global_step == len(losses)
 
@@ -160,8 +170,7 @@ def test_the_number_of_items_is_that_of_all_batches_in_both_passes(make, plain):
     def per_item(model, batch):
         return model(**batch, num_items_in_batch=counts[id(batch)])["loss"]
 
-    opt = SAM(sgd(net.parameters()), rho=0.3)
-    losses = plain.loop(net, opt, p.seen, per_item, accumulate=2, normalize=lambda _: 1)
+    losses = plain.loop(net, sam(net), p.seen, per_item, accumulate=2, normalize=lambda _: 1)
     assert plain.same(p.trainer.model, net)
     assert logged(p, "loss") == near(losses)
 
@@ -169,19 +178,16 @@ def test_the_number_of_items_is_that_of_all_batches_in_both_passes(make, plain):
 def test_running_statistics_move_once_for_each_batch(make, plain):
     """20 examples in batches of 4: the last step has one batch and is divided by one."""
     p = make(Normalized(), gradient_accumulation_steps=2)
-    p.trainer.train()
-    net = Normalized()
-    plain.loop(net, SAM(sgd(net.parameters()), rho=0.3), p.seen, loss_of, accumulate=2, normalize=lambda n: n)
-    assert plain.same(p.trainer.model, net)
-    assert int(net.net[1].num_batches_tracked) == 5
+    compare(p, plain, Normalized(), accumulate=2, normalize=lambda n: n)
+    assert int(p.trainer.model.net[1].num_batches_tracked) == 5
 
 
 def test_lsam_perturbs_its_parameters(make, plain):
-    model, net = tiny_bert(), tiny_bert()
-    p = make(model, optimizers=(LSAM(sgd(model.parameters()), model.classifier.parameters(), rho=0.5), None))
-    p.trainer.train()
-    plain.loop(net, LSAM(sgd(net.parameters()), net.classifier.parameters(), rho=0.5), p.seen, loss_of)
-    assert plain.same(p.trainer.model, net)
+    def wrap(net):
+        return LSAM(sgd(net.parameters()), net.classifier.parameters(), rho=0.5)
+
+    model = tiny_bert()
+    compare(make(model, optimizers=(wrap(model), None)), plain, wrap=wrap)
 
 
 def test_the_optimizer_of_the_arguments_is_wrapped(make, plain):
@@ -226,7 +232,7 @@ def test_a_second_train_goes_on_with_the_same_optimizer(make, plain):
     p.trainer.train()
     p.trainer.train()
     net = tiny_bert()
-    opt = SAM(sgd(net.parameters()), rho=0.3)
+    opt = sam(net)
     for batches in (p.seen[:5], p.seen[5:]):
         plain.loop(net, opt, batches, loss_of)
     assert plain.same(p.trainer.model, net)
@@ -235,15 +241,12 @@ def test_a_second_train_goes_on_with_the_same_optimizer(make, plain):
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_clipping_acts_on_the_second_pass(make, plain, accumulate):
     p = make(max_grad_norm=0.05, gradient_accumulation_steps=accumulate)
-    p.trainer.train()
-    net, norms = tiny_bert(), []
+    norms = []
 
     def clip(params):
         norms.append(float(nn.utils.clip_grad_norm_(params, 0.05)))
 
-    opt = SAM(sgd(net.parameters()), rho=0.3)
-    plain.loop(net, opt, p.seen, loss_of, accumulate=accumulate, normalize=lambda _: 1, clip=clip)
-    assert plain.same(p.trainer.model, net)
+    compare(p, plain, accumulate=accumulate, normalize=lambda _: 1, clip=clip)
     assert logged(p, "grad_norm") == near(norms)
     assert min(norms) > 0.05
 
@@ -255,15 +258,10 @@ def test_the_scheduler_steps_once(make):
 
 
 def test_a_scheduler_of_ones_own(make, plain):
-    model = tiny_bert()
-    opt = SAM(sgd(model.parameters()), rho=0.3)
+    opt, mine = sam(model := tiny_bert()), sam(net := tiny_bert())
     p = make(model, optimizers=(opt, torch.optim.lr_scheduler.StepLR(opt, 1, 0.5)))
-    p.trainer.train()
-    net = tiny_bert()
-    mine = SAM(sgd(net.parameters()), rho=0.3)
     scheduler = torch.optim.lr_scheduler.StepLR(mine, 1, 0.5)
-    plain.loop(net, mine, p.seen, loss_of, after_step=scheduler.step)
-    assert plain.same(p.trainer.model, net)
+    compare(p, plain, net, lambda _: mine, after_step=scheduler.step)
 
 
 def loss_in(dtype):
@@ -275,11 +273,7 @@ def loss_in(dtype):
 
 
 def test_bf16_is_the_plain_loop_under_autocast(make, plain):
-    p = make(bf16=True)
-    p.trainer.train()
-    net = tiny_bert()
-    plain.loop(net, SAM(sgd(net.parameters()), rho=0.3), p.seen, loss_in(torch.bfloat16))
-    assert plain.same(p.trainer.model, net)
+    compare(make(bf16=True), plain, loss=loss_in(torch.bfloat16))
 
 
 def scaled(p, **options):
@@ -304,14 +298,9 @@ def accelerate_as_before():
 def test_fp16_is_the_plain_loop_with_a_scaler(make, plain, accumulate):
     p = make(max_grad_norm=0.05, gradient_accumulation_steps=accumulate)
     scaled(p, init_scale=512.0)
-    p.trainer.train()
-    net = tiny_bert()
-    plain.loop(
-        net, SAM(sgd(net.parameters()), rho=0.3), p.seen, loss_in(torch.float16),
-        scaler=GradScaler("cpu", init_scale=512.0), accumulate=accumulate, normalize=lambda _: 1,
-        clip=lambda params: nn.utils.clip_grad_norm_(params, 0.05),
-    )  # fmt: skip
-    assert plain.same(p.trainer.model, net)
+    options = {"scaler": GradScaler("cpu", init_scale=512.0), "accumulate": accumulate, "normalize": lambda _: 1}
+    clip = {"clip": lambda params: nn.utils.clip_grad_norm_(params, 0.05)}
+    compare(p, plain, loss=loss_in(torch.float16), **options, **clip)
 
 
 @pytest.mark.usefixtures("accelerate_as_before")
@@ -355,8 +344,8 @@ def test_resuming_is_exact(make, plain, method):
     assert plain.same(whole.trainer.model, resumed.trainer.model)
 
 
-def test_a_plain_trainers_checkpoint_can_be_gone_on_with(make, plain):
-    """Train plainly, then with SAM: the momentum is taken over, rho is the one given."""
+def test_a_plain_trainers_checkpoint_can_be_continued(make, plain):
+    """Train plainly, then with SAM: the momentum is loaded, rho is the new one."""
     options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
     before = make(trainer=Trainer, perturbed=False, optim="sgd", optim_args="momentum=0.9", **options)
     before.trainer.train()
@@ -379,7 +368,7 @@ def test_an_epoch_that_ends_in_the_middle_of_a_step_leaves_its_batches_to_the_ne
     p.trainer.add_callback(ends)
     p.trainer.train()
     net = tiny_bert()
-    opt = SAM(sgd(net.parameters()), rho=0.3)
+    opt = sam(net)
     # one step, one batch of the next, the two steps of the second epoch
     steps = [p.seen[0:2], [p.seen[2], *p.seen[-4:-2]], p.seen[-2:]]
     for window in steps:
@@ -395,17 +384,13 @@ def test_the_mixin_serves_other_trainers(make, plain):
             loss = nn.functional.cross_entropy(outputs["logits"], labels)
             return (loss, outputs) if return_outputs else loss
 
-    p = make(trainer=Mine)
-    p.trainer.train()
-    net = tiny_bert()
-    plain.loop(net, SAM(sgd(net.parameters()), rho=0.3), p.seen, loss_of)
-    assert plain.same(p.trainer.model, net)
+    compare(make(trainer=Mine), plain)
 
 
 def test_what_cannot_work_is_refused(make, monkeypatch):
     with pytest.raises(EvenlyError, match="optim='galore_adamw_layerwise' steps inside backward"):
         make(perturbed=False, optim="galore_adamw_layerwise", optim_target_modules=["attn"])
-    with pytest.raises(EvenlyError, match="perturb returned a SGD"):
+    with pytest.raises(EvenlyError, match=r"perturb must return .*, got a SGD"):
         make(perturb=lambda base: base, optim="sgd").trainer.train()
     from accelerate import Accelerator
     from accelerate.utils import DistributedType

@@ -22,16 +22,8 @@ spec.loader.exec_module(worker)
 
 def in_two_processes(host, folder):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(evenly.__file__).parents[1])}
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        WORKER,
-        host,
-        folder,
-    ]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*launch, WORKER, host, folder]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
@@ -47,11 +39,8 @@ def in_one(plain, ranks):
     batches = [[torch.cat(parts) for parts in zip(*pair, strict=True)] for pair in halves]
     assert {len(y) for _, y in batches} == {4}
     net = worker.make_net()
-    plain.loop(
-        net, worker.make_optimizer(net), batches, loss_of,
-        accumulate=worker.ACCUMULATE,
-        clip=lambda params: nn.utils.clip_grad_norm_(params, worker.CLIP),
-    )  # fmt: skip
+    clip = {"clip": lambda params: nn.utils.clip_grad_norm_(params, worker.CLIP)}
+    plain.loop(net, worker.make_optimizer(net), batches, loss_of, accumulate=worker.ACCUMULATE, **clip)
     assert not near(worker.make_net().state_dict(), net)
     return net
 

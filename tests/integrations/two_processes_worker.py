@@ -1,4 +1,4 @@
-"""Run by test_two_processes.py under torchrun: trains in a host on halves of each batch, saves what came of it."""
+"""Run by test_two_processes.py under torchrun: trains in a host on halves of each batch, saves the result."""
 
 from __future__ import annotations
 
@@ -110,5 +110,5 @@ def in_transformers(folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     host, folder, rank = sys.argv[1], Path(sys.argv[2]), os.environ["RANK"]
-    found = in_lightning() if host == "lightning" else in_transformers(folder)
-    torch.save(found, folder / f"{rank}.pt")
+    result = in_lightning() if host == "lightning" else in_transformers(folder)
+    torch.save(result, folder / f"{rank}.pt")

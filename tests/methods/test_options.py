@@ -11,13 +11,28 @@ from evenly.methods import METHODS
 from evenly.settings import Constraint
 
 CANDIDATES = (0, -1, 0.0, -0.5, 1.0, 1.5, 10**9, 1e10, "nobody")
-KINDS = {
-    "C": "a number", "above": "a number", "add": "a whole number or a list or one of all", "average": "a number",
-    "by": "one of sampling, loss", "cap": "a whole number", "count": "a whole number", "decay": "a number",
-    "draw": "one of even, random", "draws": "a whole number", "every": "a whole number", "factor": "a whole number",
-    "on": "one of ", "q": "a number", "reset_momentum": "true or false", "separating_epoch": "a whole number",
-    "step_size": "a number", "warmup_epochs": "a whole number",
-}  # fmt: skip
+DECLARED = {
+    "C": "a number: at least 0, at most 1e+06",
+    "above": "a number: above 0, below 1",
+    "add": "a whole number or a list or one of all: at least 1, or all",
+    "average": "a number: at least 0, below 1",
+    "by": "one of sampling, loss: ",
+    "cap": "a whole number: at least 1",
+    "count": "a whole number: at least 0",
+    "decay": "a number: above 0, at most 1",
+    "draw": "one of even, random: ",
+    "draws": "a whole number: at least 1, at most 10000",
+    "every": "a whole number: at least 1",
+    "factor": "a whole number: at least 1, at most 10000",
+    "dfr.on": "one of train, validation: ",
+    "useful.on": "one of probabilities, logits, features: ",
+    "q": "a number: at least 0.0001, at most 1",
+    "reset_momentum": "true or false: ",
+    "separating_epoch": "a whole number: at least 1",
+    "step_size": "a number: above 0, at most 1e+06",
+    "upweight.factor": "a number: at least 1, at most 10000",
+    "warmup_epochs": "a whole number: at least 1",
+}
 EACH = [(method, option) for method, entry in METHODS.items() for option in entry.options]
 CONSTRAINTS = [
     pytest.param(method, name, constraint, id=f"{method}.{name} {constraint.words}")
@@ -51,19 +66,13 @@ def test_a_value_that_breaks_a_constraint(tiny: Any, engine: Any, method: str, n
 
 @pytest.mark.parametrize(("method", "name"), EACH)
 def test_a_value_of_another_kind(tiny: Any, engine: Any, method: str, name: str) -> None:
-    words = "a number" if (method, name) == ("upweight", "factor") else KINDS[name]
-    message = refused(method, name, "nobody", tiny(), engine())
-    assert message.startswith(f"{name} (option of {method}) must be {words}")
-    assert message.endswith(", got 'nobody'")
+    kind, _, constraints = DECLARED.get(f"{method}.{name}", DECLARED.get(name, "")).partition(": ")
+    message = f"{name} (option of {method}) must be {kind}, got 'nobody'"
+    assert refused(method, name, "nobody", tiny(), engine()) == message
+    assert ", ".join(each.words for each in METHODS[method].options[name].constraints) == constraints
 
 
 @pytest.mark.parametrize("name", ["warmup_epochs", "factor", "draws"])
 def test_half_a_number_is_no_whole_one(tiny: Any, engine: Any, name: str) -> None:
     method = next(method for method, option in EACH if option == name)
     assert refused(method, name, 1.5, tiny(), engine()).endswith("must be a whole number, got 1.5")
-
-
-def test_every_number_has_a_constraint() -> None:
-    for method, name in EACH:
-        option = METHODS[method].options[name]
-        assert option.constraints or not {int, float} & {option.kind, *get_args(option.kind)}, (method, name)

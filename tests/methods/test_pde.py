@@ -92,12 +92,6 @@ def test_what_is_added_after_the_kept_epoch_is_not_what_it_was_trained_on(train:
         assert saved["ever_added_at_epoch"].max() == 11
 
 
-def test_expansions_draw_every_group_alike(watch: Any, engine: Any) -> None:
-    _, seen, data = watch("pde", engine(epochs=3), warmup_epochs=1, every=1, add=6, decay=1.0)
-    added = Counter(data.train.groups[sorted(set(seen.epochs[1]) - set(seen.epochs[0]))].tolist())
-    assert added == {0: 2, 2: 2, 3: 2}  # group 1 is in the balanced set with all it has
-
-
 def test_subsample_is_the_warm_up_alone(tiny: Any, engine: Any, linear: Any) -> None:
     data = tiny(dtype=torch.float64)
     warmup = METHODS["pde"](linear, data, engine(epochs=5), warmup_epochs=5)
@@ -105,12 +99,3 @@ def test_subsample_is_the_warm_up_alone(tiny: Any, engine: Any, linear: Any) -> 
     assert torch.equal(warmup.model.weight, alone.model.weight)
     assert torch.equal(warmup.selection.indices, alone.selection.indices)
     assert torch.bincount(data.train.groups[alone.selection.indices]).tolist() == [6] * 4
-
-
-def test_momentum_is_kept_unless_reset(tiny: Any, engine: Any, linear: Any) -> None:
-    data = tiny(dtype=torch.float64)
-    kept, reset = (
-        METHODS["pde"](linear, data, engine(optimizer), warmup_epochs=2, reset_momentum=how).model.weight
-        for optimizer, how in (("sam", False), ("sam", True))
-    )
-    assert not torch.equal(kept, reset)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from evenly import Data, EvenlyError, hard_examples
-from evenly.methods import METHODS
+from evenly import EvenlyError, hard_examples
 from evenly.methods.early import drop_has_shrunk
 
 
@@ -92,16 +90,6 @@ def test_a_class_is_cut_at_the_best_of_all_thresholds(sizes: tuple[int, int], ga
     assert set(found.tolist()) == expected
 
 
-@given(order=st.permutations(range(30)), seed=st.integers(0, 5))
-def test_the_order_of_storage_changes_nothing(order: list[int], seed: int) -> None:
-    logits = torch.randn(30, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    labels = torch.arange(30) % 3
-    stored = set(hard_examples(logits, labels, seed=seed).tolist())
-    shuffled = hard_examples(logits[order], labels[order], seed=seed).tolist()
-    assert {order[i] for i in shuffled} == stored
-    assert shuffled == sorted(shuffled)
-
-
 def test_the_higher_loss_cluster_is_chosen_even_where_it_is_the_larger() -> None:
     logits = torch.tensor([4.0] * 3 + [-1.0] * 17 + [-4.0] * 17 + [1.0] * 3)
     labels = torch.tensor([1] * 20 + [0] * 20)
@@ -123,28 +111,17 @@ def test_a_class_of_equal_outputs_has_no_hard_examples() -> None:
         (torch.zeros(4, 2), [0, 0, 0, 1], {}, "class 1 has one example and cannot be split"),
         (torch.tensor([0.0, 1.0, torch.nan, 1.0]), [0, 0, 1, 1], {}, "NaN or infinity; train with a lower"),
         (torch.tensor([0.0, 1.0, torch.inf, 1.0]), [0, 0, 1, 1], {}, "NaN or infinity"),
+        (torch.zeros(4, 2), [-1, -1, 1, 1], {}, "labels run from -1 to 1"),
+        (torch.arange(6.0), [0, 0, 1, 1, 2, 2], {}, "labels run from 0 to 2; give 0..K-1"),
+        (torch.zeros(0, 2), [], {}, "there are no examples to split"),
+        (torch.arange(4.0), [0, 0, 1, 1], {"features": np.zeros((3, 2))}, r"features \(3, 2\) must be 4 finite rows"),
+        (torch.arange(4.0), [0, 0, 1, 1], {"features": np.full((4, 2), np.nan)}, "must be 4 finite rows"),
         (torch.zeros(4, 2), [0, 0, 1, 1], {"on": "odds"}, "on must be one of probabilities, logits, got 'odds'"),
     ],
 )
 def test_hard_examples_refuses(logits: Tensor, labels: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(EvenlyError, match=message):
         hard_examples(logits, labels, **options)
-
-
-@pytest.mark.parametrize(
-    ("logits", "labels", "features"),
-    [
-        (torch.zeros(4, 2), [-1, -1, 1, 1], None),
-        (torch.zeros(4, 2), [0, 0, 2, 2], None),
-        (torch.arange(6.0), [0, 0, 1, 1, 2, 2], None),
-        (torch.zeros(0, 2), [], None),
-        (torch.arange(4.0), [0, 0, 1, 1], np.zeros((3, 2))),
-        (torch.arange(4.0), [0, 0, 1, 1], np.full((4, 2), np.nan)),
-    ],
-)
-def test_hard_examples_refuses_arrays_that_do_not_go_together(logits: Any, labels: Any, features: Any) -> None:
-    with pytest.raises(EvenlyError):
-        hard_examples(logits, labels, features=features)
 
 
 @pytest.mark.parametrize("scale", [1.0, 10.0])
@@ -183,70 +160,11 @@ def test_when_the_drop_has_shrunk(curve: list[float], shrunk: bool) -> None:
     assert drop_has_shrunk(curve) is shrunk
 
 
-def test_the_share_of_the_drop_can_be_chosen() -> None:
-    assert not drop_has_shrunk([1.0, 0.5, 0.4], share=0.1)
-    assert drop_has_shrunk([1.0, 0.5, 0.4], share=0.5)
-
-
-@pytest.mark.parametrize(("optimizer", "passes"), [("sgd", 1), ("sam", 2)])
-@pytest.mark.parametrize(("separating", "factor"), [(1, 2), (3, 2), (2, 4)])
-def test_the_early_stage_and_the_repeats_are_on_the_bill(
-    watch: Any, engine: Any, optimizer: str, passes: int, separating: int, factor: int
-) -> None:
-    run, _, _ = watch("useful", engine(optimizer), separating_epoch=separating, factor=factor)
-    hard = len(run.selection.indices)
-    assert 0 < hard < 60
-    expected = passes * separating * 60 + 60 / 3 + passes * 4 * (60 + (factor - 1) * hard)
-    assert run.cost == pytest.approx(expected, rel=1e-12)
-    assert run.selection.details["separating_epoch"] == separating
-
-
-def test_shows_everything_early_and_the_hard_examples_more_often_later(watch: Any, engine: Any) -> None:
-    run, seen, _ = watch("useful", engine(), separating_epoch=2, factor=3)
-    hard = set(run.selection.indices.tolist())
-    assert len(seen.epochs) == 6
-    assert all(epoch == dict.fromkeys(range(60), 1) for epoch in seen.epochs[:2])
-    assert all(epoch == {i: 3 if i in hard else 1 for i in range(60)} for epoch in seen.epochs[2:])
-    assert run.selection.factor == 3
-
-
-def test_is_early_training_then_clustering_then_training_anew(tiny: Any, engine: Any, linear: Any) -> None:
-    data = tiny(dtype=torch.float64)
-    early = METHODS["erm"](linear, data, engine(epochs=2, batch_size=None)).model
-    hard = hard_examples(early(data.train.inputs), data.train.labels, seed=5)
-    run = METHODS["useful"](linear, data, engine(epochs=6, batch_size=None), separating_epoch=2)
-    assert torch.equal(run.selection.indices, hard)
-    repeated = torch.cat([torch.arange(60), hard])
-    anew = Data(tuple(part[repeated] for part in (data.train.inputs, data.train.labels, data.train.groups)))
-    expected = METHODS["erm"](linear, anew, engine(epochs=6, batch_size=None)).model
-    torch.testing.assert_close(run.model.weight, expected.weight, rtol=1e-12, atol=1e-12)
-
-
-def test_the_hard_set_does_not_depend_on_the_order_of_storage(tiny: Any, engine: Any, linear: Any) -> None:
-    data = tiny(dtype=torch.float64)
-    order = torch.randperm(60, generator=torch.Generator().manual_seed(2))
-    shuffled = Data(tuple(part[order] for part in (data.train.inputs, data.train.labels, data.train.groups)))
-    stored, moved = (
-        METHODS["useful"](linear, d, engine(batch_size=None), separating_epoch=3).selection.indices
-        for d in (data, shuffled)
-    )
-    assert torch.equal(order[moved].sort().values, stored)
-
-
 def test_separates_by_itself_when_the_drop_has_shrunk(watch: Any, engine: Any) -> None:
     run, seen, _ = watch("useful", engine(epochs=30), separating_epoch=None)
     early = run.selection.details["separating_epoch"]
     assert 1 < early < 30
     assert len(seen.epochs) == early + 30
-
-
-def test_without_hard_examples_it_is_plain_training(engine: Any, linear: Any) -> None:
-    labels = torch.arange(20) % 2
-    alike = Data((torch.where(labels[:, None] == 1, 1.0, -1.0).double().expand(20, 5).clone(), labels))
-    fit = engine()
-    useful, erm = (METHODS[name](linear, alike, fit) for name in ("useful", "erm"))
-    assert useful.selection.indices.tolist() == []
-    assert torch.equal(useful.model.weight, erm.model.weight)
 
 
 @pytest.mark.parametrize(
@@ -260,16 +178,6 @@ def test_random_upsampling_repeats_as_many_as_asked(
     assert len(set(chosen)) == len(chosen) == count
     assert all(epoch == {i: factor if i in chosen else 1 for i in range(60)} for epoch in seen.epochs)
     assert run.cost == 4 * (60 + (factor - 1) * count)
-
-
-def test_random_upsampling_draws_everybody_alike(tiny: Any, engine: Any, linear: Any) -> None:
-    data, drawn = tiny(), Counter()
-    model = linear().float()
-    for seed in range(100):
-        fit = engine(epochs=1, batch_size=None, seed=seed)
-        drawn.update(METHODS["random_upsample"](lambda: model, data, fit, count=20).selection.indices.tolist())
-    deviation = (100 * (1 / 3) * (2 / 3)) ** 0.5
-    assert all(abs(drawn[i] - 100 / 3) < 5 * deviation for i in range(60))
 
 
 def test_the_early_stage_is_not_evaluated(train: Any, tiny: Any) -> None:

@@ -1,4 +1,4 @@
-"""Run by test_ddp.py in two processes under torchrun: trains on halves of a batch, saves what came of it."""
+"""Run by test_ddp.py in two processes under torchrun: trains on halves of a batch, saves the result."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_random_perturbations_are_as_long_as_sams() -> None:
     model = network(C_5)
     p = sum(w.numel() for w in model.parameters())
     assert p == 171
-    optimizer = Arm("random_perturbation", rho=0.3).around(torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = Arm("random_perturbation", rho=0.3).wrap(torch.optim.SGD(model.parameters(), lr=0.1))
     assert optimizer.param_groups[0]["sigma"] == pytest.approx(0.3 / math.sqrt(171))
 
 
@@ -192,17 +192,17 @@ def test_the_settings_are_the_papers() -> None:
 
 REFUSED = {
     "no arm is called 'adam'": lambda: Arm("adam"),  # type: ignore[arg-type]
-    "rho 0.0 does not go with sam": lambda: Arm("sam"),
-    "rho 0.1 does not go with sgd": lambda: Arm(rho=0.1),
-    "rho -1 does not go with sam": lambda: Arm("sam", rho=-1),
-    "contrast -1 and lr None": lambda: Arm(contrast=-1),
-    "contrast 0.0 and lr 0 cannot": lambda: Arm(lr=0),
-    "0 arms and 10 seeds": lambda: compare([]),
-    "4 arms and 0 seeds": lambda: compare(seeds=[]),
-    "n 0 and epochs 3, hidden 4": lambda: Setting(5, 4, 0, 5, 0.1, 3),
-    "n 12 and epochs 0": lambda: Setting(5, 4, 12, 5, 0.1, 0),
-    "d 1 has no second input": lambda: Setting(1, 4, 12, 5, 0.1, 3),
-    "every 2 does not divide epochs 3": lambda: Setting(5, 4, 12, 5, 0.1, 3, every=2),
+    "rho must be 0 for sgd and above 0 for others, got 0.0 for sam": lambda: Arm("sam"),
+    "rho must be 0 for sgd and above 0 for others, got 0.1 for sgd": lambda: Arm(rho=0.1),
+    "rho must be 0 for sgd and above 0 for others, got -1 for sam": lambda: Arm("sam", rho=-1),
+    "contrast -1 must be at least 0": lambda: Arm(contrast=-1),
+    "contrast 0.0 must be at least 0 and lr 0 above 0": lambda: Arm(lr=0),
+    "a comparison needs at least one arm and one seed, got 0 and 10": lambda: compare([]),
+    "a comparison needs at least one arm and one seed, got 4 and 0": lambda: compare(seeds=[]),
+    "n must be above 0, got 0": lambda: Setting(5, 4, 0, 5, 0.1, 3),
+    "epochs must be above 0, got 0": lambda: Setting(5, 4, 12, 5, 0.1, 0),
+    "d must be at least 2, as y = x_1 x_2, got 1": lambda: Setting(1, 4, 12, 5, 0.1, 3),
+    "every must divide epochs, 3, so that the end is recorded, got 2": lambda: Setting(5, 4, 12, 5, 0.1, 3, every=2),
 }
 
 

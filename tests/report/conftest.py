@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
+import shutil
+import subprocess
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,3 +176,29 @@ def build() -> SimpleNamespace:
     functions = (measured, result, run, save, of_rows, comparison, sweep, images)
     arms = {"ERM": ERM, "USEFUL": USEFUL, "PDE": PDE, "UPSAMPLED": UPSAMPLED, "ERM_CUT": ERM_CUT}
     return SimpleNamespace(**{each.__name__: each for each in functions}, **arms)
+
+
+@pytest.fixture
+def in_browser(tmp_path: Path) -> Any:
+    """Run a script of the test in a page, without the policy that admits no scripts; what it puts into data-found."""
+    if shutil.which("chromium") is None:
+        pytest.skip("needs chromium")
+
+    def show(page: Path, script: str, *flags: str, virtual_time: bool = True) -> Any:
+        watch = (
+            "<script>window.failures = []; addEventListener('error', e => failures.push(e.message));"
+            "addEventListener('unhandledrejection', e => failures.push(String(e.reason)));</script>"
+        )
+        text = re.sub(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", watch, page.read_text())
+        watched = tmp_path / "watched.html"
+        watched.write_text(text.replace("</body>", f"<script>{script}</script></body>"))
+        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
+                   "--disable-background-networking", "--disable-component-update",
+                   f"--user-data-dir={tmp_path / 'profile'}", *flags]  # fmt: skip
+        command += ["--virtual-time-budget=4000"] if virtual_time else []
+        done = subprocess.run(
+            [*command, "--dump-dom", f"file://{watched}"], check=True, capture_output=True, text=True, timeout=90
+        )
+        return json.loads(html.unescape(re.search(r'data-found="([^"]*)"', done.stdout)[1]))
+
+    return show

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import json
 import re
-import shutil
-import subprocess
 
 import pytest
 import torch
@@ -151,31 +148,6 @@ def test_clusters_of_two_models_have_their_own_sizes(tmp_path):
     assert all(f"{a} / {b}" in text for a, b in pairs)
 
 
-VIRTUAL = ("--virtual-time-budget=4000",)
-
-
-def in_browser(page, tmp_path, script, *flags, clock=VIRTUAL):
-    """The page after a script of the test has run in it; the policy that admits no scripts is lifted for that."""
-    text = page.read_text()
-    watched = (
-        "<script>window.failures = []; addEventListener('error', e => failures.push(e.message));"
-        "addEventListener('unhandledrejection', e => failures.push(String(e.reason)));</script>"
-    )
-    text = re.sub(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", watched, text)
-    text = text.replace("</body>", f"<script>{script}</script></body>")
-    copy = tmp_path / "watched.html"
-    copy.write_text(text)
-    done = subprocess.run(
-        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}", *flags,
-         *clock, "--dump-dom", f"file://{copy}"],
-        check=True, capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
-    return done.stdout
-
-
-browser = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-
 SORTS = """
 const table = document.querySelector("#groups table.sortable");
 const names = () => Array.from(table.tBodies[0].rows, row => row.cells[0].textContent);
@@ -193,10 +165,8 @@ document.body.dataset.found = JSON.stringify({up, down, said, byName, focused, f
 """
 
 
-@browser
-def test_tables_sort_images_load_and_nothing_fails(page, tmp_path):
-    dom = in_browser(page, tmp_path, SORTS)
-    found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', dom)[1]))
+def test_tables_sort_images_load_and_nothing_fails(page, in_browser):
+    found = in_browser(page, SORTS)
     assert found["failures"] == []
     assert found["up"] == sorted(found["up"])
     assert found["down"] == sorted(found["down"], reverse=True)
@@ -219,10 +189,8 @@ document.body.dataset.found = JSON.stringify({
 """
 
 
-@browser
-def test_on_a_narrow_screen_tables_scroll_inside_their_box(page, tmp_path):
-    dom = in_browser(page, tmp_path, NARROW, "--window-size=500,900")
-    found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', dom)[1]))
+def test_on_a_narrow_screen_tables_scroll_inside_their_box(page, in_browser):
+    found = in_browser(page, NARROW, "--window-size=500,900")
     assert found["screen"] <= 500
     assert found["page"] <= found["screen"]
     assert found["inside"]
@@ -245,12 +213,9 @@ document.body.dataset.found = JSON.stringify({least: Math.min(...ratios), paper}
 """
 
 
-@browser
 @pytest.mark.parametrize("dark", [False, True])
-def test_both_colour_schemes_have_readable_contrast(page, tmp_path, dark):
-    flags = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
-    dom = in_browser(page, tmp_path, CONTRAST, *flags)
-    found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', dom)[1]))
+def test_both_colour_schemes_have_readable_contrast(page, in_browser, dark):
+    found = in_browser(page, CONTRAST, f"--blink-settings=preferredColorScheme={0 if dark else 1}")
     assert (found["paper"] < 0.1) == dark
     assert found["least"] >= 4.5
 
@@ -291,11 +256,9 @@ addEventListener("load", () => {
 """
 
 
-@browser
-def test_a_page_of_ten_thousand_examples_answers_a_click_within_two_seconds(large, tmp_path):
+def test_a_page_of_ten_thousand_examples_answers_a_click_within_two_seconds(large, in_browser):
     """From the start of navigation, by the page's own clock, to all images loaded and a sorting click laid out."""
-    dom = in_browser(large, tmp_path, READY, clock=())
-    found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', dom)[1]))
+    found = in_browser(large, READY, virtual_time=False)
     print(f"ready after {found['ready']:.0f} ms, the click took {found['ready'] - found['asked']:.0f} ms")
     assert found["loaded"]
     assert found["high"] > 1000

@@ -6,7 +6,6 @@ import dataclasses
 import re
 from xml.etree import ElementTree
 
-import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
@@ -34,7 +33,7 @@ def test_a_figure_is_one_svg_in_the_pages_colours(diagram):
     assert {"Lyapunov exponent 0", "divergence theorem", "convergence theorem", "no run diverged"} <= set(texts)
 
 
-def test_a_reader_who_cannot_see_it_is_told(diagram):
+def test_a_reader_who_cannot_see_it_has_a_label(diagram):
     label = ElementTree.fromstring(phase_figure(diagram, prefix="a")).attrib["aria-label"]
     assert f"{diagram.majority.sum()} of 100 cells diverged" in label
     decided = (diagram.theorems != "undecided").sum()
@@ -117,11 +116,3 @@ def test_other_formats_are_refused(diagram, tmp_path):
     ):
         save_phase_figure(diagram, tmp_path / "phase.pdf")
     assert not list(tmp_path.iterdir())
-
-
-def test_the_users_matplotlib_is_left_alone(diagram, tmp_path):
-    with matplotlib.rc_context({"axes.edgecolor": "red", "font.size": 33.0}):
-        before = dict(matplotlib.rcParams)
-        phase_figure(diagram, prefix="a")
-        save_phase_figure(diagram, tmp_path / "a.svg")
-        assert dict(matplotlib.rcParams) == before

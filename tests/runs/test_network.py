@@ -11,7 +11,7 @@ from torch import nn
 
 from evenly.data import Data, Texts
 from evenly.errors import EvenlyError
-from evenly.methods.dfr import put
+from evenly.methods.dfr import replace_weights
 from evenly.models import encoded, factory
 from evenly.models.standardised import Standardised
 from evenly.runs.network import NetworkSpec, load_network, read_state, save_network
@@ -70,7 +70,7 @@ def bag_of_words():
 
 def with_a_bias_of_dfr():
     network, spec, _ = without_bias()
-    put(torch.randn(2, 4).double(), torch.randn(2).double(), network[-1])
+    replace_weights(network[-1], torch.randn(2, 4).double(), torch.randn(2).double())
     return network, spec, ROWS
 
 

@@ -14,7 +14,8 @@ from torch import nn
 from evenly.data import Data, Split, Texts, load
 from evenly.data.examples import preprocessing_of, read_examples
 from evenly.data.preprocessing import ArrayPreprocessing, ImagePreprocessing
-from evenly.engine.batches import Batches, outputs_of
+from evenly.engine.batches import Batches
+from evenly.engine.evaluation import outputs_of
 from evenly.errors import EvenlyError
 from evenly.models import encoded, factory
 from evenly.runs.predictions import Predictions, outputs_on_examples, predict

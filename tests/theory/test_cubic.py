@@ -24,9 +24,9 @@ def normal(*shape, seed=0, scale=1.0):
     return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def drawn(n=60, seed=0, **law):
-    law = PatchDistribution(dimension=7, **law)
-    split = law.sample(n, seed)
+def drawn(n=60, seed=0, **options):
+    distribution = PatchDistribution(dimension=7, **options)
+    split = distribution.sample(n, seed)
     return split.inputs.double(), split.labels
 
 
@@ -85,8 +85,8 @@ def test_labels_of_either_kind(name):
 
 
 def test_features_are_multiplied_once_and_the_noise_is_left():
-    for law in ({}, {"otherwise": "opposite", "alpha": 0.7}):
-        data = cubic.fold(*drawn(n=200, **law))
+    for options in ({}, {"otherwise": "opposite", "alpha": 0.7}):
+        data = cubic.fold(*drawn(n=200, **options))
         assert data.shared.shape == (2, 7)
         assert data.own.shape == (1, 200, 7)
     assert cubic.fold(*drawn(n=200, patches=5)).own.shape == (3, 200, 7)
@@ -149,9 +149,9 @@ def module_trained(w0, x, labels, *, lr, steps, rho=0.0, momentum=0.0):
 @pytest.mark.parametrize("rho", [0.0, 0.02])
 def test_training_is_torchs(rho, momentum):
     """The papers' size but for N: 300 steps through the learning of the easy feature, every one compared."""
-    law = PatchDistribution(weak=0.4)
-    split = law.sample(100, 1)
-    x, features = split.inputs.double(), torch.stack(law.directions(1)).double()
+    distribution = PatchDistribution(weak=0.4)
+    split = distribution.sample(100, 1)
+    x, features = split.inputs.double(), torch.stack(distribution.directions(1)).double()
     w0 = normal(40, 50, scale=0.03)
     settings = {"lr": 0.1 if momentum == 0 else 0.02, "steps": 300, "rho": rho, "momentum": momentum}
     weights, losses = module_trained(w0, x, split.labels, **settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import typing
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,33 +15,42 @@ import typer
 from evenly.errors import EvenlyError
 from evenly.settings import Option, settings_of
 
-Out = Annotated[Path | None, typer.Option("--out", help="Folder for what is left behind.", show_default=False)]
-Seed = Annotated[int, typer.Option(help="Decides the data of a synthetic set, the initial weights and every draw.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="Folder for the results.", metavar="FOLDER", show_default=False)
+]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 or auto.", metavar="NAME")]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
+PAIR = "NAME=VALUE"
 DATA_HELP = (
-    "A name from `evenly datasets`, a folder of images, a .csv file of texts or numbers, or an .npz file with "
-    "x, y[, groups][, split]."
+    "A name from `evenly datasets`, a folder of images, a .csv file of texts or numbers, or an .npz file with arrays "
+    "x and y, and perhaps groups and split."
 )
 ModelName = Annotated[
-    str | None, typer.Option(help="A name from `evenly models`; the data's own where not given.", show_default=False)
+    str | None,
+    typer.Option(help="A name from `evenly models`; by default the data decides.", metavar="NAME", show_default=False),
 ]
 ModelOptions = Annotated[
     list[str] | None,
     typer.Option(
-        "--model-option", help="An option of the model, name=value, e.g. weights=FILE; repeatable.", show_default=False
+        "--model-option",
+        help="An option of the model, e.g. weights=FILE. Repeatable.",
+        metavar=PAIR,
+        show_default=False,
     ),
 ]
 DataOptions = Annotated[
     list[str] | None,
-    typer.Option("--data-option", "-d", help="An option of the data set, name=value; repeatable.", show_default=False),
+    typer.Option(
+        "--data-option", "-d", help="An option of the data set. Repeatable.", metavar=PAIR, show_default=False
+    ),
 ]
 RecordOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--record",
-        help="What to measure in training, name=value: forgetting=true, probes=true, importance=0.05, spectrum=5, "
-        "l1=true, every=5; repeatable. `evenly audit` shows forgetting.",
+        help="What to measure during training: forgetting=true, probes=true, importance=0.05, spectrum=5, l1=true; "
+        "every=5 for every fifth epoch only. Repeatable.",
+        metavar=PAIR,
         show_default=False,
     ),
 ]
@@ -48,11 +58,12 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help="A .toml or .json file of settings by name, or the config.json of a run; what is typed goes before it.",
+        help="A .toml or .json file with any of these settings, or the config.json of a run. What you type here takes "
+        "precedence over the file.",
+        metavar="FILE",
         show_default=False,
     ),
 ]
-WORDS = {int: "INTEGER", float: "NUMBER"}
 
 
 def takes(settings: Any, *, only: Collection[str] | None = None) -> Callable[[Callable[..., Any]], Any]:
@@ -94,12 +105,13 @@ def finished(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _annotation(option: Option) -> Any:
-    text = f"{option.help[:1].upper()}{option.help[1:]}."
+    text = f"{option.help[:1].upper()}{option.help[1:]}. [default: {option.text(option.default)}]"
     flag = f"--{option.name.replace('_', '-')}"
     if isinstance(option.default, bool):
         flag = f"--no-{flag.removeprefix('--')}" if option.default else flag
         return Annotated[bool, typer.Option(flag, help=f"Turn off: {option.help}." if option.default else text)]
-    metavar = next((word for kind, word in WORDS.items() if kind.__name__ in str(option.kind)), "NAME")
+    kinds = {option.kind, *typing.get_args(option.kind)}
+    metavar = "INTEGER" if int in kinds else "NUMBER" if float in kinds else "NAME"
     return Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
 
 
@@ -120,6 +132,11 @@ def config_values(path: Path | None) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise EvenlyError(f"{path} holds a {type(content).__name__}; give names and values, e.g. epochs = 30")
     return content
+
+
+def is_of_a_run(config: Mapping[str, Any]) -> bool:
+    """Whether a config file is one that a run left, of this version of evenly or of 0.1."""
+    return "format" in config or isinstance(config.get("data"), Mapping)
 
 
 def out_of(data: str, out: Path) -> Path:
@@ -213,9 +230,9 @@ def _value(text: str) -> Any:
 
 
 def merged(config: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config file and the command line say; the command line goes first."""
+    """What a config file and the command line say, table by table; the command line takes precedence."""
     inner = {
-        name: {**value, **typed[name]}
+        name: merged(value, typed[name])
         for name, value in config.items()
         if isinstance(value, Mapping) and isinstance(typed.get(name), Mapping)
     }

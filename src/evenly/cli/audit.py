@@ -28,44 +28,57 @@ SCALINGS = {
 def audit(
     target: Annotated[
         str,
-        typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A folder that `evenly train` left, or a file of weights."),
+        typer.Argument(metavar="MODEL", help="A folder that `evenly train` left, or a file of weights."),
     ],
     against: Annotated[
-        str | None, typer.Option(help="Another of these, beside it on the page.", show_default=False)
+        str | None, typer.Option(help="A second model to compare with.", metavar="MODEL", show_default=False)
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="The data, where a run's folder cannot name it.", show_default=False)
+        str | None,
+        typer.Option(
+            help="The data. A run finds its own unless it has moved or was built in Python.",
+            metavar="DATA",
+            show_default=False,
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The network of a file of weights: `evenly models`.", show_default=False)
+        str | None,
+        typer.Option(
+            help="For a file of weights: its network, a name from `evenly models`.", metavar="NAME", show_default=False
+        ),
     ] = None,
     normalise: Annotated[
         str | None,
         typer.Option(
-            help="How the network of a file of weights was given its images: none (the default), mean, data, imagenet.",
+            help="For a file of weights: the scaling of images, none, mean, data or imagenet. [default: none]",
+            metavar="NAME",
             show_default=False,
         ),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Judge on train, validation or test (the default).", show_default=False)
+        str | None,
+        typer.Option(help="train, validation or test. [default: test]", metavar="NAME", show_default=False),
     ] = None,
-    rho: Annotated[float, typer.Option(help="SAM's radius, for the importance weights.")] = 0.05,
-    top: Annotated[int, typer.Option(help="Eigenvalues of the Hessian; 0 leaves curvature out.")] = 5,
-    samples: Annotated[int, typer.Option(help="Training examples for curvature and importance, at most.")] = 1000,
+    rho: Annotated[float, typer.Option(help="Radius of SAM, for the importance weights.", metavar="NUMBER")] = 0.05,
+    top: Annotated[int, typer.Option(help="Eigenvalues of the Hessian; 0 for none.", metavar="INTEGER")] = 5,
+    samples: Annotated[
+        int, typer.Option(help="Training examples to measure curvature and importance on.", metavar="INTEGER")
+    ] = 1000,
     data_option: DataOptions = None,
-    seed: Annotated[int, typer.Option(help="Decides which examples are sampled.")] = 0,
+    seed: Annotated[int, typer.Option(help="Decides which examples are sampled.", metavar="INTEGER")] = 0,
     device: Device = "auto",
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a model has learned: groups, probes, importance, curvature, the hardest examples. Leaves a page.
+    """Show what a trained model has learned.
 
+    The page shows accuracy by group, which attributes can be read off the features, which examples drive training,
+    the curvature of the loss, and the hardest examples.
+
+    \b
     Examples:
-
       evenly audit runs/a
-
       evenly audit runs/a --against runs/b
-
       evenly audit weights.safetensors --model resnet18 --data photos/
     """
     from evenly.diagnose.auditing import audit as run_audit

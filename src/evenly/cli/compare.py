@@ -21,6 +21,7 @@ from evenly.cli.arguments import (
     RecordOptions,
     config_values,
     finished,
+    is_of_a_run,
     merged,
     names,
     only_given,
@@ -42,27 +43,39 @@ from evenly.settings import Execution, Settings
 def compare(
     data: Annotated[str | None, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Names, separated by commas; erm,useful.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Names from `evenly methods`. [default: erm,useful]", metavar="NAME,NAME", show_default=False
+        ),
     ] = None,
     optimizers: Annotated[
         str | None,
-        typer.Option(help="sgd (the default), adam, adamw, sam, asam, separated by commas.", show_default=False),
+        typer.Option(
+            help="Any of sgd, adam, adamw, sam, asam. [default: sgd]", metavar="NAME,NAME", show_default=False
+        ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="How many, or which: 3 (the default) or 100,101,102.", show_default=False)
+        str | None,
+        typer.Option(help="How many (3) or which (100,101,102). [default: 3]", metavar="SEEDS", show_default=False),
     ] = None,
     model: ModelName = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
-            help="Values to run every arm at: batch_size=128,256 or useful.factor=2,3; repeatable, then all pairs.",
+            help="Run every method at several values: batch_size=128,256 or useful.factor=2,3. Repeatable; then every "
+            "combination is run.",
+            metavar="NAME=VALUE,VALUE",
             show_default=False,
         ),
     ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
-            "--option", "-o", help="An option of a method, method.name=value; repeatable.", show_default=False
+            "--option",
+            "-o",
+            help="An option of one method. Repeatable.",
+            metavar="METHOD.NAME=VALUE",
+            show_default=False,
         ),
     ] = None,
     model_option: ModelOptions = None,
@@ -73,15 +86,17 @@ def compare(
     as_json: Json = False,
     **settings: Any,
 ) -> None:
-    """Compare methods x optimizers x seeds, each against a control of equal cost.
+    """Compare methods, each with a control of equal cost.
 
+    Every method runs with every optimizer on every seed. The folder holds all runs, results.json and a page with
+    paired differences and their intervals. A setting that you leave out comes from the recipe of the data or the
+    model, else it is the default.
+
+    \b
     Examples:
-
       evenly compare shortcut-digits --methods erm,pde,group_dro --seeds 5
-
-      evenly compare my.npz --methods erm,useful --optimizers sgd,sam -o useful.factor=3
-
-      evenly compare cifar10 --methods erm,useful --sweep batch_size=128,256,512
+      evenly compare my.npz --optimizers sgd,sam -o useful.factor=3
+      evenly compare cifar10 --sweep batch_size=128,256,512
     """
     from evenly.experiment.comparing import compare as run_compare
 
@@ -93,7 +108,7 @@ def compare(
         data_options=pairs(data_option) or None, record=pairs(record) or None,
     )  # fmt: skip
     values = merged(config_values(config), typed | settings)
-    if "format" in values:
+    if is_of_a_run(values):
         raise EvenlyError(f"{config} is the config of a run; give it to `evenly train`, or name what to compare")
     if "data" not in values:
         raise EvenlyError("there is no DATA; give a name from `evenly datasets`, a file or a folder, or --config FILE")
@@ -103,20 +118,24 @@ def compare(
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Folder for results.json, report.html and the runs.")] = Path(
-        "evenly-demo"
-    ),
-    seed: Annotated[int, typer.Option(help="The first seed.")] = 10,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for results.json, report.html and the runs.", metavar="FOLDER")
+    ] = Path("evenly-demo"),
+    seed: Annotated[int, typer.Option(help="The first seed.", metavar="INTEGER")] = 10,
     device: Device = "cpu",
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Processes that share the seeds; all cores, four at most, where not given.", show_default=False
+            help="Processes that share the seeds. [default: one per core, four at most]",
+            metavar="INTEGER",
+            show_default=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the point of evenly on data that ships with it, in about a minute.
+    """Compare methods on data that ships with evenly.
+
+    It takes a minute or two on two cores, without a GPU or a download.
 
     Example: evenly demo --out /tmp/demo
     """

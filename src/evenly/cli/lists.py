@@ -6,7 +6,7 @@ from evenly.cli.arguments import Json
 
 
 def methods(as_json: Json = False) -> None:
-    """List the methods.
+    """List the methods and their options.
 
     Example: evenly methods --json
     """
@@ -22,7 +22,7 @@ def methods(as_json: Json = False) -> None:
 
 
 def datasets(as_json: Json = False) -> None:
-    """List the data sets that come with evenly.
+    """List the data sets that evenly can read or make.
 
     Example: evenly datasets
     """

@@ -16,53 +16,82 @@ if TYPE_CHECKING:
     from evenly.diagnose.stability import StabilityCard
     from evenly.theory.stability import Hessians
 
-Number = Annotated[float | None, typer.Option(show_default=False)]
+Values = Annotated[
+    str | None,
+    typer.Option(help="For a diagram: the values on this axis.", metavar="NUMBER,NUMBER", show_default=False),
+]
 
 
 def stability(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]",
-            help="A folder that `evenly train` left, or an .npz file with hessians (n, p, p) or gradients (n, p).",
+            metavar="RUN",
+            help="A folder that `evenly train` left, or an .npz file with an array hessians (n, p, p) or gradients "
+            "(n, p). Without it a phase diagram is drawn.",
             show_default=False,
         ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="What RUN was trained on, where its folder cannot name it.", show_default=False)
+        str | None,
+        typer.Option(
+            help="For RUN: its data, if that has moved or was built in Python.", metavar="DATA", show_default=False
+        ),
     ] = None,
-    lr: Number = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples per step.", show_default=False)] = None,
-    rho: Annotated[float | None, typer.Option(help="Of SAM, for a minimum.", show_default=False)] = None,
-    samples: Annotated[int, typer.Option(help="Training examples of RUN that are used, at most.")] = 2000,
-    x: Annotated[str, typer.Option(help="Across: batch_size, sigma, lr or ascent (rho/alpha).")] = "batch_size",
-    y: Annotated[str, typer.Option(help="Upwards: another of these.")] = "sigma",
-    x_values: Annotated[str | None, typer.Option(help="Separated by commas.", show_default=False)] = None,
-    y_values: Annotated[str | None, typer.Option(help="Separated by commas.", show_default=False)] = None,
-    sigma: Annotated[int | None, typer.Option(help="Coherence, 9 where no axis has it.", show_default=False)] = None,
-    ascent: Annotated[float | None, typer.Option(help="SAM's rho/alpha, 0 if not given.", show_default=False)] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.", metavar="NUMBER", show_default=False)] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Examples per step.", metavar="INTEGER", show_default=False)
+    ] = None,
+    rho: Annotated[
+        float | None, typer.Option(help="For RUN: the radius of SAM.", metavar="NUMBER", show_default=False)
+    ] = None,
+    samples: Annotated[int, typer.Option(help="For RUN: training examples to use.", metavar="INTEGER")] = 2000,
+    x: Annotated[
+        str, typer.Option(help="For a diagram: the axis across, batch_size, sigma, lr or ascent.", metavar="NAME")
+    ] = "batch_size",
+    y: Annotated[
+        str, typer.Option(help="For a diagram: the axis upwards, another of these.", metavar="NAME")
+    ] = "sigma",
+    x_values: Values = None,
+    y_values: Values = None,
+    sigma: Annotated[
+        int | None,
+        typer.Option(
+            help="For a diagram: coherence, where no axis has it. [default: 9]", metavar="INTEGER", show_default=False
+        ),
+    ] = None,
+    ascent: Annotated[
+        float | None,
+        typer.Option(
+            help="For a diagram: rho/alpha of SAM, where no axis has it. [default: 0]",
+            metavar="NUMBER",
+            show_default=False,
+        ),
+    ] = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="sgd, random_perturbation or sam, for a diagram.", show_default=False)
+        str | None,
+        typer.Option(help="For a diagram: sgd, random_perturbation or sam.", metavar="NAME", show_default=False),
     ] = None,
-    n: Annotated[int, typer.Option(help="Samples of the diagram's quadratic.")] = 100,
-    steps: Annotated[int, typer.Option(help="Steps of every run.")] = 1000,
-    repeats: Annotated[int, typer.Option(help="Runs in every cell.")] = 10,
-    seed: Annotated[int, typer.Option(help="Decides the runs, and which examples are used.")] = 0,
+    n: Annotated[int, typer.Option(help="For a diagram: examples.", metavar="INTEGER")] = 100,
+    steps: Annotated[int, typer.Option(help="For a diagram: steps of every run.", metavar="INTEGER")] = 1000,
+    repeats: Annotated[int, typer.Option(help="For a diagram: runs in every cell.", metavar="INTEGER")] = 10,
+    seed: Annotated[int, typer.Option(help="Decides every random draw.", metavar="INTEGER")] = 0,
     device: Device = "cpu",
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Can SGD or SAM stay at a minimum? A phase diagram, or the card of a minimum: exit code 1 if it cannot.
+    """Tell whether SGD or SAM can stay at a minimum.
 
+    With RUN, its minimum is judged; the exit code is 1 if the optimizer would leave it. Without RUN, the phase diagram
+    of a quadratic loss is drawn. RUN's own learning rate, batch size and radius are used where you give none.
+
+    \b
     Examples:
-
-      evenly stability --lr 0.5 --ascent 0.1
-
-      evenly stability --x lr --y batch_size --sigma 9
-
+      evenly stability runs/a
       evenly stability runs/a --lr 0.1 --batch-size 128 --rho 0.05
-
       evenly stability hessians.npz --lr 0.1 --batch-size 8
+      evenly stability --lr 0.5 --ascent 0.1
+      evenly stability --x lr --y batch_size --sigma 9
     """
     if target is None:
         _diagram(

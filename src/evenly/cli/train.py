@@ -10,6 +10,7 @@ import typer
 
 from evenly.cli.arguments import (
     DATA_HELP,
+    PAIR,
     ConfigFile,
     DataOptions,
     Json,
@@ -19,6 +20,7 @@ from evenly.cli.arguments import (
     RecordOptions,
     config_values,
     finished,
+    is_of_a_run,
     merged,
     only_given,
     out_of,
@@ -35,40 +37,47 @@ from evenly.settings import Execution, Settings
 @takes(Execution, only=("device", "workers", "capture"))
 def train(
     data: Annotated[str | None, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)] = None,
-    method: Annotated[str | None, typer.Option(help="A name from `evenly methods`; erm.", show_default=False)] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="A name from `evenly methods`. [default: erm]", metavar="NAME", show_default=False),
+    ] = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="sgd (the default), adam, adamw, sam or asam.", show_default=False)
+        str | None,
+        typer.Option(help="sgd, adam, adamw, sam or asam. [default: sgd]", metavar="NAME", show_default=False),
     ] = None,
     model: ModelName = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", help="An option of the method, name=value; repeatable.", show_default=False),
+        typer.Option("--option", "-o", help="An option of the method. Repeatable.", metavar=PAIR, show_default=False),
     ] = None,
     model_option: ModelOptions = None,
     data_option: DataOptions = None,
     record: RecordOptions = None,
     config: ConfigFile = None,
     seed: Annotated[
-        int | None, typer.Option(help="Decides the data, the initial weights and every draw; 0.", show_default=False)
+        int | None,
+        typer.Option(
+            help="Decides every random draw: synthetic data, initial weights, batches. [default: 0]",
+            metavar="INTEGER",
+            show_default=False,
+        ),
     ] = None,
     out: Out = None,
     as_json: Json = False,
     **settings: Any,
 ) -> None:
-    """Train by one method with one optimizer and one seed; leaves a run folder.
+    """Train a model by one method and leave a run folder.
 
+    The folder holds the trained model, its results and a page. A run that was interrupted goes on with the same
+    command. A setting that you leave out comes from the recipe of the data or the model, else it is the default.
+
+    \b
     Examples:
-
       evenly train shortcut-digits --method pde
-
-      evenly train my.npz --method useful --optimizer sam --epochs 60 -o factor=3
-
+      evenly train my.npz --method useful --optimizer sam -o factor=3
       evenly train reviews.csv --method pde --groups label,product
-
-      evenly train my.npz --record forgetting=true --record importance=0.05 --record every=10
-
-      evenly train photos/ --model torchvision:resnet50 --model-option weights=resnet50.safetensors --augment basic
-
+      evenly train photos/ --model resnet18 --augment basic --epochs 60
+      evenly train my.npz --record forgetting=true --record every=10
       evenly train --config runs/a/config.json --out runs/b
     """
     from evenly.report.console import show_run
@@ -83,18 +92,21 @@ def train(
         print(json.dumps(run.results.to_dict(), indent=2))
         return
     show_run(run)
+    if run.record is not None and not run.record.history:
+        print(f"  nothing was recorded: none of the {run.results.epochs} epochs was asked for; give --record every=1")
 
 
 def _run(file: Path | None, config: dict[str, Any], typed: dict[str, Any]) -> Any:
     from evenly.experiment.training import run_plan
     from evenly.experiment.training import train as run_train
     from evenly.methods import find
-    from evenly.runs.folder import read_config
+    from evenly.runs.folder import config_from
 
-    if file is not None and "format" in config:
+    if file is not None and is_of_a_run(config):
+        plan = config_from(config, file).plan
         if "out" not in typed:
-            raise EvenlyError(f"{file} is a run's own; give --out, a folder for the run that repeats it")
-        return run_plan(read_config(file.parent).plan, **typed)
+            raise EvenlyError(f"{file} is the config of a run; give --out, a folder for the run that repeats it")
+        return run_plan(plan, **typed)
     values = merged(config, typed)
     if "data" not in values:
         raise EvenlyError("there is no DATA; give a name from `evenly datasets`, a file or a folder, or --config FILE")

@@ -9,32 +9,43 @@ from typing import Annotated, Literal
 import typer
 
 from evenly.cli.arguments import Json
+from evenly.errors import EvenlyError
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `evenly train` left.")]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A folder that `evenly train` left.", show_default=False)
+]
 
 
 def predict(
     run: RunFolder,
     data: Annotated[
         str,
-        typer.Argument(metavar="DATA", help="A folder of images, one image, a .csv file or an .npz file with x[, y]."),
+        typer.Argument(
+            metavar="DATA",
+            help="A folder of images, one image, a .csv file like the one that was trained on, with or without labels, "
+            "or an .npz file with an array x, and perhaps y.",
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="The csv file for classes and probabilities.")] = Path(
-        "predictions.csv"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", help="The .csv file for classes and probabilities.", metavar="FILE")
+    ] = Path("predictions.csv"),
     as_json: Json = False,
 ) -> None:
-    """Predict classes and probabilities for new data with a trained model; leaves a csv.
+    """Predict classes of new data with a trained model.
 
+    The .csv file has a row per example: its class and the probability of every class. Where the data has labels, the
+    accuracy is printed too.
+
+    \b
     Examples:
-
       evenly predict runs/a new.csv
-
       evenly predict runs/a photos/ --out photos.csv
     """
     from evenly.report.console import show_predictions
     from evenly.runs.run import load
 
+    if Path(data).resolve() == out.resolve():
+        raise EvenlyError(f"{out} is the data itself; give another file as --out")
     predictions = load(run).predict(data)
     predictions.save(out)
     if as_json:
@@ -45,17 +56,23 @@ def predict(
 
 def export(
     run: RunFolder,
-    to: Annotated[Literal["safetensors", "onnx"], typer.Option(help="The format.")] = "safetensors",
+    to: Annotated[
+        Literal["safetensors", "onnx"], typer.Option(help="The format.", metavar="safetensors|onnx")
+    ] = "safetensors",
     out: Annotated[
-        Path | None, typer.Option("--out", help="The file; RUN.safetensors or RUN.onnx where not given.")
+        Path | None,
+        typer.Option(
+            "--out", help="The file. [default: RUN.safetensors or RUN.onnx]", metavar="FILE", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Export a trained model for use elsewhere.
+    """Write a trained model to a file for use elsewhere.
 
+    An ONNX file is checked with onnxruntime before it is written: pip install 'evenly[onnx]'.
+
+    \b
     Examples:
-
-      evenly export runs/a --to safetensors --out model.safetensors
-
+      evenly export runs/a --out model.safetensors
       evenly export runs/a --to onnx
     """
     from evenly.runs.export import export_run
@@ -65,8 +82,10 @@ def export(
     print(export_run(load(run), path, to))
 
 
-def report(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that evenly left.")]) -> None:
-    """Make the pages of a folder again from what is in it.
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that train, compare or demo left.")],
+) -> None:
+    """Make the pages of a folder again from its files.
 
     Example: evenly report runs/a
     """

@@ -80,17 +80,17 @@ def intervals(shares: Sequence[float | None], counts: Sequence[int]) -> list[lis
     return [None if a is None or not n else list(wilson(round(a * n), n)) for a, n in zip(shares, counts, strict=True)]
 
 
-def usage(shown: Tensor, data: Data) -> dict[str, Any]:
-    """Where the examples that were trained on came from: how many different ones, how often they were shown in all.
+def usage(seen_counts: Tensor, data: Data) -> dict[str, Any]:
+    """Where the examples that were trained on came from: how many different ones, how often they were seen in all.
 
     Args:
-        shown: (N,) how often each training example was shown.
+        seen_counts: (N,) how often each training example was seen.
     """
-    used = {"examples": int((shown > 0).sum()), "shown": int(shown.sum())}
+    used = {"examples": int((seen_counts > 0).sum()), "shown": int(seen_counts.sum())}
     if data.train.measured_groups is None:
         return used
     members = _members(data.train.measured_groups.cpu(), len(data.measured_names)).long()
-    by_group = {"groups": (shown > 0).long() @ members, "groups_shown": shown @ members}
+    by_group = {"groups": (seen_counts > 0).long() @ members, "groups_shown": seen_counts @ members}
     return used | {key: value.tolist() for key, value in by_group.items()}
 
 

@@ -64,7 +64,7 @@ class Batches:
     Args:
         augment: what happens to uint8 images in `epoch`; nothing where not given, and never in `in_order`.
         seed: of the augmentation, which is a function of (seed, epoch, example and which copy of it).
-        precision: in which the split is looked at; see `evenly.engine.precision`.
+        precision: in which networks compute; see `evenly.engine.precision`.
     """
 
     def __init__(

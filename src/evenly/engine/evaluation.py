@@ -111,8 +111,8 @@ def activations(
             seen.clear()
             call(batch.x)
             count = len(batch)
-            found = as_rows(seen, count, model, instead) if layer is None else _layer_rows(seen, count, model, layer)
-            return whole(found).cpu()
+            each = as_rows(seen, count, model, instead) if layer is None else _layer_rows(seen, count, model, layer)
+            return whole(each).cpu()
 
         return evaluated(model, batches, rows)
 
@@ -192,14 +192,14 @@ def _layer_rows(seen: Mapping[str, Any], count: int, model: nn.Module, layer: st
         raise EvenlyError(
             f"{type(model).__name__} does not run its layer {layer!r} in a forward pass; name a layer that it runs"
         )
-    found = seen["activations"]
-    if not isinstance(found, Tensor) or found.ndim < 2 or len(found) % count:
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    output = seen["activations"]
+    if not isinstance(output, Tensor) or output.ndim < 2 or len(output) % count:
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise EvenlyError(
             f"the layer {layer!r} of {type(model).__name__} shows {shape} for {count} examples, not a row for each; "
             "name another layer"
         )
-    return found.mean((2, 3)) if found.ndim == 4 and len(found) == count else found.reshape(count, -1)
+    return output.mean((2, 3)) if output.ndim == 4 and len(output) == count else output.reshape(count, -1)
 
 
 def in_chunks(model: nn.Module, split: Split, index: Tensor | None = None, size: int = CHUNK) -> Iterator[Batch]:

@@ -34,14 +34,14 @@ class Fit:
 
     Args:
         optimizer: from parameters to an optimizer, e.g. of `evenly.optim.registry.builder`.
-        execution: its `workers` and `capture`; the device has been found by then.
+        execution: its `workers` and `capture` are read here; `device` is a device already.
         checkpoints: where progress is kept; None keeps nothing.
         budget: stop after the step that reaches this many example-gradients, instead of after ``settings.epochs``.
         spent: example-gradients that were used before the method began.
         inferred: whether the groups of the data were inferred.
         record: makes, for the data of a fit, what is called with (network, epoch) after every epoch; what it returns
             goes into the metrics, its state into the checkpoint. It counts neither as cost nor as time.
-        progress: told the share that is done, and a note, after every epoch.
+        progress: called with the share that is done, and a note, after every epoch.
     """
 
     settings: Settings

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 WAYS = ("foreach", "fused", "capturable")
 """How an optimizer computes, not what: a checkpoint may go on where another way is the right one."""
+SAVED = {"epoch", "finished", "how", "seconds", "cost", "evaluation_cost", "best", "model", "optimizer", "state"}
+"""What a checkpoint holds, beside the observer's state."""
 
 TURN = 16
 """Steps between the turns of runs that go side by side."""
@@ -242,6 +244,11 @@ class Loop:
 
     def _resume(self, checkpoints: Checkpoints) -> None:
         saved = checkpoints.load(self.stage)
+        if saved is not None and not (isinstance(saved, dict) and saved.keys() >= SAVED):
+            raise EvenlyError(
+                f"{checkpoints.path}/checkpoint/{self.stage}.pt is no checkpoint of a fit; "
+                "remove the folder to start over"
+            )
         done = 0 if saved is None else saved["epoch"]
         rows = checkpoints.rewind(lambda row: row["stage"] != self.stage or row["epoch"] <= done)
         self.history = [row for row in rows if row["stage"] == self.stage]

@@ -62,7 +62,7 @@ class _Turns:
         self.ring: list[int] = []  # runs under way, the one whose turn it is first
         self.away = 0  # runs under way that have left the ring for a while
         self.waiting = list(range(len(runs)))
-        self.found = random_state()
+        self.initial_state = random_state()
 
     def results(self) -> list[Any]:
         try:
@@ -75,7 +75,7 @@ class _Turns:
                 self.turn.wait_for(self._all_over)
             raise
         finally:
-            set_random_state(self.found)
+            set_random_state(self.initial_state)
         if self.error is not None:
             raise self.error
         return [self.done[number] for number in range(len(self.runs))]
@@ -136,7 +136,7 @@ class _Turns:
             self._wait_for(number)
         try:
             if not self.stopping:
-                set_random_state(self.found)
+                set_random_state(self.initial_state)
                 with own_stream(self.device):
                     self.done[number] = self.runs[number]()
         except _StoppedError:

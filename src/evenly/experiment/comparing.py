@@ -43,7 +43,7 @@ from evenly.runs.folder import FORMAT
 from evenly.runs.plan import Model, Plan
 from evenly.runs.run import Run
 from evenly.runs.summary import Row, summarise
-from evenly.settings import Execution, Recording, Settings, checked, settings_of
+from evenly.settings import Execution, Recording, Settings, checked, schedule_name, settings_of
 from evenly.values import name_of, plain
 
 COUNTED_IN_EPOCHS = ("epochs", "evaluate_every", "patience")
@@ -111,7 +111,7 @@ def compare(
     _check(arms, first)
     job = SeedJob(place, tuple(each.without_unused_groups() for each in arms), execution, folder)
     device = device_named(execution.device)
-    made = contextlib.nullcontext() if folder is None else _made(folder, asked.config())
+    made = contextlib.nullcontext() if folder is None else _made(folder, asked.to_dict())
     with made, Progress(f"comparing on {place.name}") as bar:
         done = run_seeds(job, asked.seeds, execution, device, bar, folder is not None)
     pairs = [pair for seed in asked.seeds for pair in done[seed]]
@@ -198,24 +198,29 @@ class Asked:
         rest = {name: value for name, value in values.items() if name != "model"}
         return Request(*pair, model, rest, self.record)
 
-    def config(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What every call in one folder has in common."""
-        own = self.model if isinstance(self.model, str) or self.model is None else type(self.model).__name__
+        settings = dict(self.settings)
+        if "schedule" in settings:
+            settings["schedule"] = schedule_name(settings["schedule"])
         return {
             "format": FORMAT,
             "compare": self.source.name,
-            "model": own,
+            "fingerprint": self.source.fingerprint,
+            "model": plain(self.model),
             "data_options": plain(self.source.options),
             "options": plain(self.options),
-            "settings": plain(self.settings),
+            "settings": plain(settings),
         }
 
     def check_folder(self, path: Path) -> tuple[Row, ...]:
         """The rows that are in the folder; refused if it is neither new nor of the same data, model and settings."""
+        if path.is_file():
+            raise EvenlyError(f"{path} is a file; give a folder as out")
         there = read_json(path / "config.json")
-        if there is None and (holds_something(path) or path.is_file()):
+        if there is None and holds_something(path):
             raise EvenlyError(f"{path} is not empty and holds no comparison; choose another out")
-        if there is not None and there != self.config():
+        if there is not None and there != self.to_dict():
             raise EvenlyError(
                 f"{path} holds another run, with other data, model, options or settings; "
                 "choose another out or remove it"

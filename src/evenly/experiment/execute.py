@@ -15,7 +15,7 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor, nn
 
-from evenly.data import Data, Texts
+from evenly.data import Data, Split, Texts
 from evenly.data.examples import preprocessing_of
 from evenly.diagnose.recording import Recorder
 from evenly.engine import Fit, Trained, measure
@@ -207,23 +207,16 @@ def _results(
         chosen=None if selection is None else len(selection.indices),
         factor=1 if selection is None else selection.factor,
         chosen_by_the_end=None if added is None else len(added),
-        used=None if trained.seen_counts is None else Usage(**_tuples(usage(trained.seen_counts, data))),
+        used=None if trained.seen_counts is None else Usage.from_dict(usage(trained.seen_counts, data)),
         inferred_groups=None if inferred is None else InferredGroups.from_dict(inferred.to_dict()),
         remarks=trained.remarks,
     )
 
 
-def _measured(outputs: Tensor, split: Any, data: Data) -> Measured:
-    row = _tuples(measure(outputs, split, data))
-    if "groups" in row:
-        row["group_intervals"] = tuple(
-            None if each is None else (each[0], each[1]) for each in intervals(row["groups"], row["group_counts"])
-        )
-    return Measured(**row)
-
-
-def _tuples(row: Any) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+def _measured(outputs: Tensor, split: Split, data: Data) -> Measured:
+    row = measure(outputs, split, data)
+    bounds = {"group_intervals": intervals(row["groups"], row["group_counts"])} if "groups" in row else {}
+    return Measured.from_dict(row | bounds)
 
 
 def _recorded(trained: Trained) -> Recorded | None:

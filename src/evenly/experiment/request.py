@@ -6,6 +6,7 @@ brings its own recipe first); else the default.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -49,7 +50,7 @@ class Source:
 
     def data(self, seed: int) -> Data:
         """The data of a seed."""
-        if callable(self.given) and not isinstance(self.given, Data):
+        if self._is_function:
             data: Data = self.given(seed)
             return data
         if isinstance(self.given, str | Path):
@@ -64,9 +65,16 @@ class Source:
             named = str(self.given) in DATASETS
             defaults = dataset_options(str(self.given)) if named else {}
             return DataSpec(data.name, {**defaults, **self.options}, None if named else str(Path(self.given).resolve()))
-        if callable(self.given) and not isinstance(self.given, Data):
-            return DataSpec(data.name)
-        return DataSpec(data.name, fingerprint=data.fingerprint())
+        return DataSpec(data.name, fingerprint=None if self._is_function else data.fingerprint())
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of an object given in Python; a name, a file or a function may give each seed its own data."""
+        return None if isinstance(self.given, str | Path) or self._is_function else self.data(0).fingerprint()
+
+    @property
+    def _is_function(self) -> bool:
+        return callable(self.given) and not isinstance(self.given, Data)
 
     @property
     def name(self) -> str:
@@ -183,7 +191,12 @@ def recording(record: Mapping[str, Any] | Recording | None) -> Recording | None:
         raise EvenlyError(
             f'record is a {type(record).__name__}; give what to record by name, e.g. {{"forgetting": True}}'
         )
-    return Recording(**checked("option of record", record, settings_of(Recording)))
+    recording = Recording(**checked("option of record", record, settings_of(Recording)))
+    try:
+        json.dumps(recording.to_dict())
+    except TypeError as error:
+        raise EvenlyError(f"record {record} cannot be written to a file ({error}); give numbers and names") from None
+    return recording
 
 
 def _resolved(request: Request, data: Data) -> tuple[Settings, dict[str, Any], Model, dict[str, Any]]:

@@ -32,7 +32,7 @@ from evenly.models import encoded
 from evenly.randomness import derive, isolated
 from evenly.runs.plan import Model, Plan
 from evenly.runs.run import Run
-from evenly.settings import Recording, Settings, settings_of
+from evenly.settings import Recording, Settings, StoredSchedule, settings_of
 
 
 def train(
@@ -109,10 +109,12 @@ def run_plan(
         data: needed where the plan cannot name it, as for a `Data` of the user's own, or where the file has moved.
         settings: any of `Settings` and `Execution`.
     """
-    if plan.model.own or plan.optimizer.defaults is not None or (plan.record and isinstance(plan.record.spectrum, str)):
+    own_record = plan.record is not None and isinstance(plan.record.spectrum, str)
+    own_schedule = isinstance(plan.settings.schedule, StoredSchedule) and "schedule" not in settings
+    if plan.model.own or plan.optimizer.defaults is not None or own_record or own_schedule:
         raise EvenlyError(
-            "the run has a model, optimizer or record of the user's own, which a file cannot bring back; call "
-            "evenly.train as then"
+            "the run has a model, optimizer, schedule or record of the user's own, which a file cannot bring back; "
+            "call evenly.train as then"
         )
     arguments, execution = split_arguments(settings)
     if foreign := [name for name in arguments if name not in settings_of(Settings)]:
@@ -120,6 +122,8 @@ def run_plan(
     plan = evolve(plan, settings=evolve(plan.settings, **arguments), seed=plan.seed if seed is None else int(seed))
     with isolated(derive(plan.seed, "train")):
         loaded = data_of_plan(plan, data)
+        if data is not None:
+            plan = evolve(plan, data=source(data, plan.data.options, {})[0].spec(loaded))
     return execute(plan, loaded, None if out is None else Path(out), execution)
 
 

@@ -1,7 +1,7 @@
-"""evenly in the loops people already have: Lightning, transformers' Trainer, skorch.
+"""evenly in other training loops: Lightning, transformers' Trainer, skorch.
 
-Each host is imported by its own module and nowhere else; a host that is missing is named, with the command that
-brings it.
+Each library is imported by its own module and nowhere else. If it is missing, the error names it and the command that
+installs it.
 
 >>> from evenly.integrations.lightning import SAMCallback, WorstGroupAccuracy, HardExamples
 >>> from evenly.integrations.transformers import SAMTrainer

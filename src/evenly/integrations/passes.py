@@ -1,4 +1,4 @@
-"""What a host's loop needs around the passes of a step of SAM and its kin."""
+"""Hooks around the passes of a perturbed step, for the loops of other libraries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from evenly.optim.perturbed import PerturbedOptimizer
 
 @contextmanager
 def before_descent(optimizer: PerturbedOptimizer, action: Callable[[], None]) -> Iterator[None]:
-    """Run ``action`` when a step inside is about to change the weights, once per step whatever its passes.
+    """Run ``action`` just before a step inside changes the weights, once per step.
 
-    The gradients are those of the last pass, unscaled, and the weights are back in place: clipping belongs here.
-    A step that a GradScaler skips does not run it.
+    The gradients are those of the last pass, unscaled, and the weights are restored: the point to clip. A step that a
+    GradScaler skips does not run it.
     """
 
     def hook(*_: object) -> None:
@@ -33,14 +33,14 @@ def before_descent(optimizer: PerturbedOptimizer, action: Callable[[], None]) ->
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """``owner.name`` is ``value`` inside, for this one object."""
-    own = vars(owner)
+    attributes = vars(owner)
     absent = object()
-    before = own.get(name, absent)
-    own[name] = value
+    before = attributes.get(name, absent)
+    attributes[name] = value
     try:
         yield
     finally:
         if before is absent:
-            del own[name]
+            del attributes[name]
         else:
-            own[name] = before
+            attributes[name] = before

@@ -1,11 +1,11 @@
-"""skorch: SAM and its kin as the optimizer of a net.
+"""skorch: SAM, ASAM or RandomPerturbation as the optimizer of a net.
 
 >>> net = SAMClassifier(Net, optimizer=sam_optimizer(torch.optim.SGD, rho=0.05), optimizer__momentum=0.9, lr=0.1)
 >>> net.fit(X, y)
 >>> GridSearchCV(net, {"optimizer__rho": [0.02, 0.05, 0.1]}).fit(X, y)
 
-skorch gives ``optimizer.step`` a closure and records the first pass' loss, so that :func:`sam_optimizer` serves any
-skorch net. :class:`SAMMixin` adds that callbacks on gradients, such as clipping, see the last pass' and only those.
+skorch gives ``optimizer.step`` a closure and records the loss of the first pass, so :func:`sam_optimizer` works with
+any skorch net. With :class:`SAMMixin`, callbacks on gradients, such as clipping, see only those of the last pass.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ except ModuleNotFoundError as error:
 
 @dataclass(frozen=True)
 class PerturbedFactory:
-    """What :func:`sam_optimizer` returns: called by skorch with the parameters and all ``optimizer__...`` settings."""
+    """The result of :func:`sam_optimizer`; skorch calls it with the parameters and all ``optimizer__...`` settings."""
 
     base: Callable[..., Optimizer]
     method: type[PerturbedOptimizer]
@@ -53,32 +53,32 @@ def sam_optimizer(
 
     Args:
         base: the class of the optimizer that steps.
-        method: SAM, ASAM or RandomPerturbation. LSAM needs the parameters it perturbs: make it in the net's
+        method: SAM, ASAM or RandomPerturbation. LSAM needs the parameters it perturbs: create it in the net's
             ``initialize_optimizer``.
-        settings: of both (rho, check_finite, momentum, ...). The net's ``optimizer__rho=...`` and so on go before
-            these; ``optimizer__param_groups`` may give groups a rho of their own.
+        settings: of both (rho, check_finite, momentum, ...). The net's ``optimizer__rho=...`` etc. override these;
+            ``optimizer__param_groups`` may give groups a rho of their own.
     """
     if not (isinstance(method, type) and issubclass(method, PerturbedOptimizer)):
-        raise EvenlyError(f"method {method!r} is not one of evenly's; give evenly.SAM, ASAM or RandomPerturbation")
+        raise EvenlyError(f"`method` must be evenly.SAM, ASAM or RandomPerturbation, got {method!r}")
     if issubclass(method, LSAM):
         raise EvenlyError(
-            "method LSAM needs the parameters it perturbs, which skorch does not give by name; override the net's "
+            "LSAM needs the parameters it perturbs, which skorch does not pass by name; override the net's "
             "initialize_optimizer and set self.optimizer_ = evenly.LSAM(base, params=...) there"
         )
     return PerturbedFactory(base, method, settings)
 
 
 SAM_OVER_SGD = sam_optimizer()
-"""The optimizer of a net that is given none."""
+"""The default optimizer of a net."""
 
 
 class SAMMixin:
     """Put before a skorch net: ``class SAMBinary(SAMMixin, NeuralNetBinaryClassifier)``.
 
-    ``on_grad_computed`` is notified once per step: after the last pass, with its gradients, the weights being back in
-    place. So ``GradientNormClipping`` does not touch the gradient that finds the perturbation. The history's
-    ``train_loss`` and ``y_pred`` are the first pass'. With any other optimizer nothing changes. A net with several
-    optimizers, and skorch's ``AccelerateMixin``, which calls ``optimizer.step()`` without a closure, are refused.
+    ``on_grad_computed`` is notified once per step: after the last pass, with its gradients and restored weights. So
+    ``GradientNormClipping`` does not change the gradient that sets the perturbation. The history's ``train_loss`` and
+    ``y_pred`` are those of the first pass. With any other optimizer nothing changes. A net with several optimizers, and
+    skorch's ``AccelerateMixin``, which calls ``optimizer.step()`` without a closure, are refused.
     """
 
     optimizer_: Any
@@ -89,22 +89,22 @@ class SAMMixin:
 
     def train_step(self, batch: Any, **fit_params: Any) -> Any:
         optimizers = [getattr(self, f"{name}_") for name in self._optimizers]
-        if any(isinstance(getattr(each, "optimizer", None), PerturbedOptimizer) for each in optimizers):
+        if any(isinstance(getattr(opt, "optimizer", None), PerturbedOptimizer) for opt in optimizers):
             raise EvenlyError("AccelerateMixin steps without a closure; use SAMMixin without it")
-        if not any(isinstance(each, PerturbedOptimizer) for each in optimizers):
+        if not any(isinstance(opt, PerturbedOptimizer) for opt in optimizers):
             return super().train_step(batch, **fit_params)  # type: ignore[misc]
         if len(optimizers) > 1:
             raise EvenlyError(
-                f"a net with the optimizers {self._optimizers}: skorch gives each the same closure; "
+                f"the net has the optimizers {self._optimizers}, and skorch gives all the same closure; "
                 "override train_step and call each optimizer's step(closure) with its own"
             )
         net: Any = self
-        first = net.get_train_step_accumulator()
+        accumulator = net.get_train_step_accumulator()
 
         def closure() -> Any:
             net._zero_grad_optimizer()
             step = net.train_step_single(batch, **fit_params)
-            first.store_step(step)
+            accumulator.store_step(step)
             return step["loss"]
 
         def notify() -> None:
@@ -113,7 +113,7 @@ class SAMMixin:
 
         with before_descent(self.optimizer_, notify):
             net._step_optimizer(closure)
-        return first.get_step()
+        return accumulator.get_step()
 
 
 class SAMClassifier(SAMMixin, NeuralNetClassifier):

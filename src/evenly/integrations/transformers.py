@@ -1,12 +1,12 @@
-"""transformers: a Trainer that trains with SAM and its kin.
+"""transformers: a Trainer that trains with SAM, ASAM, LSAM or RandomPerturbation.
 
->>> trainer = SAMTrainer(model, args, train_dataset=data)                     # SAM around the optimizer args name
+>>> trainer = SAMTrainer(model, args, train_dataset=data)                     # SAM around the optimizer of args
 >>> trainer = SAMTrainer(model, args, train_dataset=data, perturb=partial(evenly.ASAM, rho=0.5, model=model))
 >>> trainer = SAMTrainer(model, args, train_dataset=data, optimizers=(evenly.SAM(base, rho=0.05), None))
 
-``Trainer`` calls ``optimizer.step()`` without a closure, after it has clipped. So the passes run inside
-``training_step``, which leaves the last one's gradient and the weights as they were; the optimizer that Trainer clips
-for, steps, schedules and saves is the base.
+``Trainer`` clips and then calls ``optimizer.step()`` without a closure. So the passes run inside ``training_step``,
+which leaves the gradient of the last pass and the original weights. The optimizer that Trainer clips for, steps,
+schedules and saves is the base.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ except ModuleNotFoundError as error:
     raise missing("transformers", error) from error
 
 WHOLE = ("NO", "MULTI_CPU", "MULTI_GPU")
-"""Accelerate's settings in which each process holds all weights."""
+"""Accelerate's distributed types in which each process holds all weights."""
 FUSED_WITH_BACKWARD = ("lomo", "adalomo")
 """Optimizers of TrainingArguments that change the weights during backward, as do those that end in "layerwise"."""
 
@@ -40,17 +40,17 @@ FUSED_WITH_BACKWARD = ("lomo", "adalomo")
 class SAMMixin:
     """Put before ``Trainer`` or one of its subclasses: ``class SAMSeq2Seq(SAMMixin, Seq2SeqTrainer)``.
 
-    - Accumulation: the step is that of a loop which accumulates all its batches inside the closure. They run when the
-      last of them comes, in both passes: before, ``on_substep_end`` finds neither gradients nor a loss.
-    - Clipping (``max_grad_norm``) acts on the second pass' gradient, and ``grad_norm`` is that one's norm.
-    - The loss logged is the first pass', once per step. What ``compute_loss`` does by itself, it does in both.
+    - Accumulation: both passes run over all batches of the step when the last one arrives, as in a closure that
+      accumulates. Before that, ``on_substep_end`` finds neither gradients nor a loss.
+    - Clipping (``max_grad_norm``) acts on the gradient of the second pass, and ``grad_norm`` is its norm.
+    - The logged loss is that of the first pass, once per step. Side effects of ``compute_loss`` happen in both passes.
     - fp16: a gradient that is not finite in either pass skips the step and lowers the scale.
-    - A checkpoint holds the base optimizer's state and the perturbation's settings; one of a plain Trainer loads too.
+    - A checkpoint has the base optimizer's state and the perturbation's settings; one of a plain Trainer can be loaded.
     - DeepSpeed, FSDP and other ways to split the weights are refused, as are optimizers that step inside backward.
 
     Args:
         perturb: makes the perturbed optimizer from the base, which is Trainer's own or the first of ``optimizers``.
-            Not needed where that one is a SAM, ASAM, LSAM or RandomPerturbation already.
+            Not needed if that one is already a SAM, ASAM, LSAM or RandomPerturbation.
 
     The perturbed optimizer is :attr:`perturbed`; ``trainer.optimizer`` is its base.
     """
@@ -77,11 +77,11 @@ class SAMMixin:
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         base: Optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
         self._window = []
-        if not isinstance(base, AcceleratedOptimizer):  # as it is in a second train(), which goes on with the first's
+        if not isinstance(base, AcceleratedOptimizer):  # as in a second train(), which continues with the first one's
             perturbed = base if isinstance(base, PerturbedOptimizer) else self.perturb(base)
             if not isinstance(perturbed, PerturbedOptimizer):
                 raise EvenlyError(
-                    f"perturb returned a {type(perturbed).__name__}; let it return an evenly.SAM or its kin"
+                    f"perturb must return an evenly.SAM or another wrapper, got a {type(perturbed).__name__}"
                 )
             _keep_settings(perturbed)
             self.perturbed = perturbed
@@ -107,12 +107,12 @@ class SAMMixin:
             with replaced(self.perturbed.base, "step", lambda: None):  # Trainer takes this step itself, after clipping
                 self.perturbed.step(closure)
         except _OverflowError:
-            pass  # the scaler meets the same gradient in Trainer's step, skips it and lowers its scale
+            pass  # the scaler finds the same gradient in Trainer's step, skips it and lowers its scale
         self._window = []
         return losses[0]
 
     def _accumulated(self, model: nn.Module, num_items_in_batch: Any) -> Tensor:
-        """The gradients of all batches of this step, where the weights are now, and the sum of their losses."""
+        """The gradients of all batches of this step at the current weights, and the sum of their losses."""
         losses = []
         for position, inputs in enumerate(self._window, start=1):
             last = position == len(self._window)
@@ -122,7 +122,7 @@ class SAMMixin:
 
 
 class SAMTrainer(SAMMixin, Trainer):
-    """``transformers.Trainer`` with SAM: see :class:`SAMMixin` for what holds and for ``perturb``."""
+    """``transformers.Trainer`` with SAM: see :class:`SAMMixin`."""
 
 
 class _OverflowError(Exception):
@@ -130,11 +130,11 @@ class _OverflowError(Exception):
 
 
 def _keep_settings(perturbed: PerturbedOptimizer) -> None:
-    """Let a checkpoint of the bare base load: it has no rho, and Trainer loads into the base."""
-    present = [{name: group[name] for name in perturbed.settings} for group in perturbed.param_groups]
+    """Let a checkpoint of the base alone load: it has no rho, and Trainer loads into the base."""
+    current = [{name: group[name] for name in perturbed.settings} for group in perturbed.param_groups]
 
     def hook(base: Optimizer) -> None:
-        for group, settings in zip(base.param_groups, present, strict=True):
+        for group, settings in zip(base.param_groups, current, strict=True):
             group.update({name: group.get(name, value) for name, value in settings.items()})
 
     perturbed.base.register_load_state_dict_post_hook(hook)

@@ -9,7 +9,7 @@ The strength of the penalty is the one with the best worst group on a half of th
 fits it is chosen by. `on` says which examples: those of training (DFR-Tr) or of validation (DFR-Val). That is not quite
 the authors' code, which chooses the strength of DFR-Tr on validation: on training examples, which the features know by
 heart, nearly every strength does well. A rule that selects an epoch by validation uses it twice under DFR-Val.
-Accuracy on validation is no test of a layer that was trained there. The test set is not looked at.
+Accuracy on validation is no test of a layer that was trained there. The test set is not used.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from attrs import asdict, frozen
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from evenly.data import Data, ProgressiveExpansion, Split
 from evenly.engine import FORWARD, Fit, Selection, Trained, group_accuracy
 from evenly.engine.batches import Batches
+from evenly.engine.checkpoints import Saved
 from evenly.engine.evaluation import linear_layers, outputs_of
 from evenly.errors import EvenlyError
 from evenly.methods.registry import Factory, method
@@ -42,25 +42,6 @@ FITTED_TO = {
     "train": "training examples",
     "validation": "validation examples, so that accuracy on validation is no test of it",
 }
-
-
-@frozen(eq=False)
-class LastLayer:
-    """A layer for features as they are, and how it was found.
-
-    Args:
-        weight, bias: (K, D) and (K,).
-        C: the inverse strength chosen.
-        held_out_worst_group: what that reached; NaN where no group had an example to spare, and C is then the first of
-            `STRENGTHS`.
-        times_drawn: (N,) how many draws each example was in.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    C: float
-    held_out_worst_group: float
-    times_drawn: Tensor
 
 
 def check(
@@ -105,7 +86,7 @@ def dfr(
     name = output_layer(model(), split)
     trained = fit(model(), data)
     saved = fit.load_or_compute(
-        "last_layer", lambda: asdict(last_layer(trained.features(split), split, data.classes, draws, fit.seed))
+        "last_layer", lambda: last_layer(trained.features(split), split, data.classes, draws, fit.seed)
     )
     trained.cost += FORWARD * (len(split) + 1)  # the features, and the example that showed where the last layer is
     layer = trained.model.get_submodule(name)
@@ -123,8 +104,12 @@ def dfr(
     return trained
 
 
-def last_layer(features: Tensor, split: Split, classes: int, draws: int, seed: int) -> LastLayer:
-    """Step 2 on features (N, D)."""
+def last_layer(features: Tensor, split: Split, classes: int, draws: int, seed: int) -> Saved:
+    """Step 2 on features (N, D): `weight` (K, D) and `bias` (K,) for features as they are, and how they were found.
+
+    `C` is the inverse strength chosen and `held_out_worst_group` what it reached (NaN where no group had an example to
+    spare: C is then the first of `STRENGTHS`); `times_drawn` (N,) counts the draws that an example was in.
+    """
     from sklearn.preprocessing import StandardScaler
 
     assert split.groups is not None
@@ -142,13 +127,13 @@ def last_layer(features: Tensor, split: Split, classes: int, draws: int, seed: i
     layers = [regression(x[members], labels[members], classes, C, seed) for members in sets]
     weight, bias = (torch.stack(parts).mean(0) for parts in zip(*layers, strict=True))
     weight = weight / torch.from_numpy(scaler.scale_)
-    return LastLayer(
-        weight,
-        bias - weight @ torch.from_numpy(scaler.mean_),
-        C,
-        best[0] if len(held_out) else float("nan"),
-        torch.bincount(torch.cat(sets), minlength=len(labels)),
-    )
+    return {
+        "weight": weight,
+        "bias": bias - weight @ torch.from_numpy(scaler.mean_),
+        "C": C,
+        "held_out_worst_group": best[0] if len(held_out) else float("nan"),
+        "times_drawn": torch.bincount(torch.cat(sets), minlength=len(labels)),
+    }
 
 
 def regression(x: Tensor, labels: Tensor, classes: int, C: float, seed: int) -> tuple[Tensor, Tensor]:

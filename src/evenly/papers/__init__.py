@@ -1,2 +1,1 @@
-"""The papers' experiments as functions: one file each, with the settings, what the paper leaves open, and what was read
-into it."""
+"""The papers' experiments as functions: one file each, with the settings and our choices where the paper gives none."""

@@ -4,14 +4,14 @@ A two-layer ReLU network with default initialization learns y = x_1 x_2 on n uni
 mean squared error. Along the run it records lambda_max(S), max_i lambda_max(H_i), lambda_max(H), the measure sigma and
 the loss. For one seed all arms share the data, the initial weights and the order of the batches.
 
-The paper leaves open, and is read here as follows:
+Our choices where the paper gives none:
 
-- How long the 15-10-1 network trains: 250 epochs, the first multiple of 50 after which SGD's loss is below 1e-4 on all
-  of seeds 100 to 109 (the largest is 6e-5), which serve no claim. The rule was fixed after a look at three longer runs
-  of seeds 0 to 2. C.4's 50 epochs, which C.5 may mean, are the first 51 rows of such a run.
-- How many samples the 100-50-1 network learns from (more than 50, as C.5 reduces it to that): 500.
-- How long random perturbations are: as long as SAM's on average, sigma = rho / sqrt(p) per coordinate of p parameters.
-- The contrastive loss: the supervised one of Khosla et al. 2020 on normalized hidden activations, temperature 0.1.
+- The 15-10-1 network trains for 250 epochs, the first multiple of 50 after which SGD's loss is below 1e-4 on all of
+  seeds 100 to 109 (the largest is 6e-5). No claim uses these seeds. The rule was fixed after three longer runs of seeds
+  0 to 2. C.4's 50 epochs, which C.5 may mean, are the first 51 rows of such a run.
+- The 100-50-1 network learns from 500 samples (more than 50, as C.5 reduces the number to 50).
+- Random perturbations are as long as SAM's on average, sigma = rho / sqrt(p) per coordinate of p parameters.
+- The contrastive loss is the supervised one of Khosla et al. 2020 on normalized hidden activations, temperature 0.1.
 
 >>> outcome = compare(FIGURE_4_LEFT, seeds=range(10))
 >>> print(outcome.table())
@@ -52,16 +52,12 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.d < 2:
-            raise EvenlyError(f"d {self.d} has no second input, and y = x_1 x_2 needs it; give at least 2")
-        if min(self.n, self.epochs, self.hidden, self.batch_size) < 1 or not self.lr > 0:
-            raise EvenlyError(
-                f"n {self.n} and epochs {self.epochs}, hidden {self.hidden}, batch_size {self.batch_size}, "
-                f"lr {self.lr} leave nothing to train; give all of them above 0"
-            )
+            raise EvenlyError(f"d must be at least 2, as y = x_1 x_2, got {self.d}")
+        for name in ("n", "epochs", "hidden", "batch_size", "lr"):
+            if not getattr(self, name) > 0:
+                raise EvenlyError(f"{name} must be above 0, got {getattr(self, name)}")
         if self.every < 1 or self.epochs % self.every:
-            raise EvenlyError(
-                f"every {self.every} does not divide epochs {self.epochs}, so the end goes unrecorded; give a divisor"
-            )
+            raise EvenlyError(f"every must divide epochs, {self.epochs}, so that the end is recorded, got {self.every}")
 
 
 C_5 = Setting(d=15, hidden=10, n=50, batch_size=10, lr=0.1, epochs=250)
@@ -70,13 +66,13 @@ C_4 = Setting(d=100, hidden=50, n=500, batch_size=10, lr=0.01, epochs=50, every=
 
 @dataclass(frozen=True)
 class Arm:
-    """How a network is trained.
+    """One way to train the network.
 
     Args:
         optimizer: "sgd", "random_perturbation" or "sam".
         rho: the length of the perturbation; its mean length for random perturbation.
         contrast: the weight of the contrastive loss that is added to the squared error.
-        lr: the learning rate, where it is not the setting's.
+        lr: the learning rate; by default the setting's.
     """
 
     optimizer: Literal["sgd", "random_perturbation", "sam"] = "sgd"
@@ -89,16 +85,16 @@ class Arm:
         if self.optimizer not in names:
             raise unknown("arm", self.optimizer, names)
         if (self.optimizer == "sgd") != (self.rho == 0) or not self.rho >= 0:
-            raise EvenlyError(f"rho {self.rho} does not go with {self.optimizer}; give 0 to sgd and more to the others")
+            raise EvenlyError(f"rho must be 0 for sgd and above 0 for others, got {self.rho} for {self.optimizer}")
         if not self.contrast >= 0 or (self.lr is not None and not self.lr > 0):
-            raise EvenlyError(f"contrast {self.contrast} and lr {self.lr} cannot train; give contrast >= 0 and lr > 0")
+            raise EvenlyError(f"contrast {self.contrast} must be at least 0 and lr {self.lr} above 0")
 
     def __str__(self) -> str:
         name = {"sgd": "SGD", "random_perturbation": "random perturbation", "sam": "SAM"}[self.optimizer]
         settings = {"rho": self.rho or None, "contrast": self.contrast or None, "lr": self.lr}
         return ", ".join([name, *(f"{key} {value:g}" for key, value in settings.items() if value is not None)])
 
-    def around(self, base: Optimizer) -> Optimizer:
+    def wrap(self, base: Optimizer) -> Optimizer:
         """This arm's optimizer around plain SGD."""
         if self.optimizer == "sam":
             return SAM(base, rho=self.rho)
@@ -117,7 +113,7 @@ ARMS_OF_C_4 = (Arm(), Arm("random_perturbation", rho=0.01), Arm("sam", rho=0.01)
 
 @dataclass(frozen=True)
 class Track:
-    """One run: what `CoherenceTracker` recorded, from before the first step on, and whether the weights overflowed."""
+    """One run: the records of `CoherenceTracker`, from before the first step on, and whether the weights overflowed."""
 
     arm: Arm
     seed: int
@@ -153,22 +149,22 @@ def contrastive_loss(hidden: Tensor, y: Tensor, temperature: float = TEMPERATURE
 
         mean_i  mean_{k != i: y_k = y_i}  -log( exp(z_i.z_k / T) / sum_{l != i} exp(z_i.z_l / T) ),   z = h / ||h||
 
-    over the anchors i that have a partner; 0 where none has.
+    over the anchors i that have a partner; 0 if none has.
     """
     z = F.normalize(hidden, dim=1)
-    itself = torch.eye(len(y), dtype=torch.bool, device=y.device)
-    log_p = (z @ z.T / temperature).masked_fill(itself, -torch.inf).log_softmax(1)
-    partners = (y[:, None] == y) & ~itself
+    diagonal = torch.eye(len(y), dtype=torch.bool, device=y.device)
+    log_p = (z @ z.T / temperature).masked_fill(diagonal, -torch.inf).log_softmax(1)
+    partners = (y[:, None] == y) & ~diagonal
     counts = partners.sum(1)
-    each = -log_p.masked_fill(~partners, 0.0).sum(1)[counts > 0] / counts[counts > 0]
-    return each.sum() / max(len(each), 1)
+    losses = -log_p.masked_fill(~partners, 0.0).sum(1)[counts > 0] / counts[counts > 0]
+    return losses.sum() / max(len(losses), 1)
 
 
 def train(arm: Arm, setting: Setting = C_5, seed: int = 0) -> Track:
     """Train one arm; the seed decides the data, the initial weights, the order of the batches and the perturbations."""
     x, y = boolean_data(setting, seed)
     model = network(setting, seed)
-    optimizer = arm.around(SGD(model.parameters(), lr=setting.lr if arm.lr is None else arm.lr))
+    optimizer = arm.wrap(SGD(model.parameters(), lr=setting.lr if arm.lr is None else arm.lr))
     tracker = CoherenceTracker("mse", (x, y), every=setting.every)
 
     def step(batch: Tensor) -> None:
@@ -197,39 +193,40 @@ def train(arm: Arm, setting: Setting = C_5, seed: int = 0) -> Track:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All runs of a comparison, arm by arm in the order given; ratios are to the first arm's run of the same seed."""
+    """All runs of a comparison by arm; ratios are to the first arm's run of the same seed."""
 
     setting: Setting
     tracks: dict[Arm, list[Track]] = field(repr=False)
 
     def ratios(self, arm: Arm, quantity: str = "sample_sharpness") -> list[float]:
-        """The final value of a quantity over that of the first arm, seed by seed; runs that diverged are left out."""
+        """The final value of a quantity over that of the first arm, seed by seed; runs that diverged are excluded."""
         first = next(iter(self.tracks.values()))
         pairs = zip(self.tracks[arm], first, strict=True)
         return [a.final[quantity] / b.final[quantity] for a, b in pairs if not (a.diverged or b.diverged)]
 
-    def pooled_r_squared(self, at: int) -> float:
-        """R^2 over the records of all arms together, for the seed at a position: the line through a panel of Fig. 4."""
-        return r_squared([row for tracks in self.tracks.values() for row in tracks[at].history])
+    def pooled_r_squared(self, position: int) -> float:
+        """R^2 over the records of all arms for one seed, by its position: the line through a panel of Fig. 4."""
+        return r_squared([row for tracks in self.tracks.values() for row in tracks[position].history])
 
     def summary(self) -> list[dict[str, Any]]:
         """One row per arm: means of the final values, ratios per seed, how many are below 1, R^2 per run."""
         rows = []
         for arm, tracks in self.tracks.items():
-            kept = [track for track in tracks if not track.diverged]
+            finished = [track for track in tracks if not track.diverged]
             quantities = ("sample_sharpness", "coherence", "sharpness", "sigma", "loss")
             ratios = self.ratios(arm)
-            rows.append({
+            row = {
                 "arm": str(arm),
-                "final": {name: _mean([track.final[name] for track in kept]) for name in quantities},
+                "final": {name: _mean([track.final[name] for track in finished]) for name in quantities},
                 "ratios": ratios,
                 "ratio": _mean(ratios),
                 "below": sum(ratio < 1 for ratio in ratios),
                 "sigma_ratio": _mean(self.ratios(arm, "sigma")),
-                "r_squared": [track.r_squared for track in kept],
+                "r_squared": [track.r_squared for track in finished],
                 "runs": len(tracks),
-                "diverged": len(tracks) - len(kept),
-            })  # fmt: skip
+                "diverged": len(tracks) - len(finished),
+            }
+            rows.append(row)
         return rows
 
     def table(self) -> str:
@@ -253,7 +250,7 @@ def compare(arms: Sequence[Arm] = FIGURE_4_LEFT, setting: Setting = C_5, seeds: 
     """Train every arm from the same start on every seed."""
     seeds = list(seeds)
     if not arms or not seeds:
-        raise EvenlyError(f"{len(arms)} arms and {len(seeds)} seeds are nothing to compare; give at least one of each")
+        raise EvenlyError(f"a comparison needs at least one arm and one seed, got {len(arms)} and {len(seeds)}")
     return Outcome(setting, {arm: [train(arm, setting, seed) for seed in seeds] for arm in arms})
 
 

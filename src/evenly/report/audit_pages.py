@@ -88,7 +88,7 @@ def audit_page(audits: Sequence[Audit], path: Path) -> None:
         ("What was audited", "settings", [*map(facts, audits)]),
         ("How to read this", "reading", [Prose(HOW_TO_READ)]),
     ]
-    sections = [Section(name, anchor, found) for name, anchor, each in contents if (found := present(each))]
+    sections = [Section(name, anchor, content) for name, anchor, each in contents if (content := present(each))]
     seconds = sum(each.seconds for each in audits)
     write_page(path, Page(title, first.data.about, sections, footer(seconds), contents=True))
 

@@ -72,15 +72,15 @@ def headline(comparison: Comparison) -> str:
 def closing(comparison: Comparison) -> list[str]:
     """What it cost, and what is missing for a verdict."""
     arms = comparison.arms
-    said = []
+    notes = []
     if bare := [arm_label(each.arm) for each in arms if each.control is None and each.arm.method != "erm"]:
-        said.append(f"No control of equal cost was run for {listed(bare)}: cost alone may explain the difference.")
+        notes.append(f"No control of equal cost was run for {listed(bare)}: cost alone may explain the difference.")
     if arms:
-        said.append(_cost({arm_label(each.arm): each.cost_multiple for each in arms}))
+        notes.append(_cost({arm_label(each.arm): each.cost_multiple for each in arms}))
     if shorter := [arm_label(each.arm) for each in arms if ran_shorter(each.arm.method, each.cost_multiple)]:
-        said.append(f"1x is ERM for all the epochs set; {listed(shorter)} ran for fewer.")
-    said += _evaluation({arm_label(each.arm): each.evaluation_cost_multiple for each in arms})
-    return [*said, *cost_to_reach(comparison), *inferences(comparison.rows), *remarks(comparison.rows)]
+        notes.append(f"1x is ERM for all the epochs set; {listed(shorter)} ran for fewer.")
+    notes += _evaluation({arm_label(each.arm): each.evaluation_cost_multiple for each in arms})
+    return [*notes, *cost_to_reach(comparison), *inferences(comparison.rows), *remarks(comparison.rows)]
 
 
 def _cost(costs: Mapping[str, float]) -> str:
@@ -144,7 +144,7 @@ def inferences(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if (inferred := row.result.inferred_groups) and row.arm.control_of is None:
             ways.setdefault((inferred.by, *inferred.names), []).append((row, inferred))
-    said = []
+    notes = []
     for pairs in ways.values():
         different: list[InferredGroups] = []  # arms of one seed often share what was inferred: it counts once
         for _, inferred in pairs:
@@ -153,8 +153,8 @@ def inferences(rows: Sequence[Row]) -> list[str]:
         seeds = len({row.seed for row, _ in pairs})
         averaged = f", means over {seeds} seeds" if seeds > 1 else ", means over methods" if len(different) > 1 else ""
         names = listed(dict.fromkeys(arm_label(row.arm) for row, _ in pairs))
-        said.append(f"{names}: {inferred_groups(_mean(different), averaged)}")
-    return said
+        notes.append(f"{names}: {inferred_groups(_mean(different), averaged)}")
+    return notes
 
 
 def _mean(inferred: Sequence[InferredGroups]) -> InferredGroups:
@@ -180,11 +180,11 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.arm.control_of is None:
             by_arm.setdefault(arm_label(row.arm), []).append(row)
-    said = []
+    notes = []
     for name, of_arm in by_arm.items():
         every = [remark for row in of_arm for remark in row.result.remarks]
         for remark in dict.fromkeys(every):
             count = every.count(remark)
             seeds = f" (in {count} of {len(of_arm)} seeds)" if count < len(of_arm) else ""
-            said.append(f"{name}: {remark.rstrip('.')}{seeds}.")
-    return said
+            notes.append(f"{name}: {remark.rstrip('.')}{seeds}.")
+    return notes

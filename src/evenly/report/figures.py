@@ -243,8 +243,8 @@ def _scale_y(axes: Axes, log: bool, shares: bool, y_range: tuple[float, float] |
 
 def _last_values(lines: Sequence[Curve], shares: bool) -> str:
     last = [(line.name, y[-1]) for line in lines if len(y := line.mean()[1])]
-    shown = [f"{name} {100 * y:.1f}%" if shares else f"{name} {y:.3g}" for name, y in last]
-    return f"At the end: {'; '.join(shown)}." if shown else ""
+    texts = [f"{name} {100 * y:.1f}%" if shares else f"{name} {y:.3g}" for name, y in last]
+    return f"At the end: {'; '.join(texts)}." if texts else ""
 
 
 def _percent(share: float) -> str:

@@ -153,21 +153,21 @@ def origins(usages: Mapping[str, Usage], result: RunResult) -> Table | None:
     names, groups, rows = result.data.group_names, _worst(result.measured.groups, MOST_ROWS), []
     for g in groups:
         pairs = [(used.groups[g], used.groups_shown[g]) for used in usages.values()]
-        cells = [Cell(f"{count:,.0f}", f"× {shown / count:,.1f}" if count else "") for count, shown in pairs]
+        cells = [Cell(f"{count:,.0f}", f"× {times / count:,.1f}" if count else "") for count, times in pairs]
         rows.append(Row(group_name(names, g), [Cell(f"{sizes[g]:,}"), *cells]))
-    said = [
+    notes = [
         "Different training examples of each group that the weights used were trained on, in the last stage.",
         "× is how often each was shown, on average.",
     ]
-    said += filter(None, (_least_used(label, used.groups, sizes, names) for label, used in usages.items()))
-    caption = " ".join(said) + _left_out(len(sizes), groups, next(iter(usages)))
+    notes += filter(None, (_least_used(label, used.groups, sizes, names) for label, used in usages.items()))
+    caption = " ".join(notes) + _left_out(len(sizes), groups, next(iter(usages)))
     columns = ["group", "in training", *(f"{label}, used" for label in usages)]
     return Table(columns, rows, caption, "Where the examples came from")
 
 
 def _uniform(used: Usage, sizes: Sequence[int]) -> bool:
-    times = {round(shown / count, 6) for count, shown in zip(used.groups, used.groups_shown, strict=True) if count}
-    return tuple(used.groups) == tuple(sizes) and len(times) == 1
+    rates = {round(times / count, 6) for count, times in zip(used.groups, used.groups_shown, strict=True) if count}
+    return tuple(used.groups) == tuple(sizes) and len(rates) == 1
 
 
 def cost_to_reach_table(comparison: Comparison) -> Table | None:

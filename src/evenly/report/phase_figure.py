@@ -117,9 +117,9 @@ def _key(figure: Figure, colours: dict[str, str]) -> None:
 def _ticks(axes: Axes, axis: str, values: Sequence[float]) -> None:
     """A label in the middle of its cell, every second, fifth ... one where there are many."""
     step = next(step for step in (1, 2, 5, 10, 20, 50, len(values)) if len(values) <= step * MOST_TICKS)
-    shown = range(step - 1 if step > 1 and values[0] == 1 else 0, len(values), step)
+    labelled = range(step - 1 if step > 1 and values[0] == 1 else 0, len(values), step)
     setter = axes.set_xticks if axis == "x" else axes.set_yticks
-    setter([index + 0.5 for index in shown], [f"{values[index]:g}" for index in shown])
+    setter([index + 0.5 for index in labelled], [f"{values[index]:g}" for index in labelled])
 
 
 def _title(diagram: PhaseDiagram) -> str:

@@ -63,7 +63,7 @@ def results_table(comparison: Comparison, styles: Mapping[str, Style], scale: Sc
         cells = _values(each, metrics, chosen) + _difference(each.difference(metric), scale)
         rows.append(Row(each.arm.pair, cells, each.arm.control_of is not None, style=styles.get(each.arm.name)))
         if (control := comparison.by_arm(each.control)) is not None:
-            note = "control, same cost" if control.arm.control_of else "control, as above"
+            note = "control" if control.arm.control_of else "control, as above"
             cells = _values(control, metrics, chosen) + _difference(None, scale)
             rows.append(Row(control.arm.pair, cells, muted=True, note=note))
     columns = ["method", *(METRIC_COLUMNS[name] for name in metrics), *([USED_AFTER] if chosen else []), "cost, × ERM"]
@@ -76,23 +76,23 @@ def results_caption(comparison: Comparison) -> str:
     """Where the numbers were measured, of which weights, and what the differences are."""
     plan, seeds = comparison.plan, len(comparison.plan.seeds)
     averaged = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    said = [
+    notes = [
         f"Measured on the {SHOWN[plan.judged]} set, {averaged}.",
         f"The weights used are those of the {RULES.get(plan.rule, plan.rule)} (rule: {plan.rule}).",
     ]
     if plan.judged == "validation" and plan.rule != "last":
-        said.append("There is no test set, and the same validation set chose the epoch: the numbers are too high.")
+        notes.append("There is no test set, and the same validation set chose the epoch: the numbers are optimistic.")
     if plan.judged == "train":
-        said.append("There is neither a test nor a validation set: the numbers say nothing about new data.")
+        notes.append("There is neither a test nor a validation set: the numbers say nothing about new data.")
     if plan.rule != "last":
-        said.append("Weights used after: the cost up to these weights, in epochs of the full training set.")
+        notes.append("Weights used after: the cost up to these weights, in epochs of the full training set.")
     if any(each.control for each in comparison.summary):
         paired = "with its 95% interval" if seeds > 1 else "and one seed has no interval"
-        said.append(
+        notes.append(
             f"The difference in {METRIC_NAMES[headline(comparison)]} is from the control of equal cost below each "
             f"method; it is paired by seed, {paired}."
         )
-    return " ".join(said)
+    return " ".join(notes)
 
 
 def _values(summary: Summary, metrics: Iterable[str], chosen: bool) -> list[Cell]:

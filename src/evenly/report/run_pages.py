@@ -135,24 +135,24 @@ def gallery(run: Run, label: str) -> Gallery | None:
     examples = (None if run.folder is None else read_examples(run.folder)) or Examples()
     total, count = run.results.data.sizes["train"], len(run.selection.indices)
     caption = f"{label} selected {f'{count:,}' if count else 'none'} of {total:,} training examples"
-    said = [f"{caption}: {run.selection.why}."]
+    notes = [f"{caption}: {run.selection.why}."]
     for share in examples.shares:
         if share.selected and share.total_minority:
             grouping = "" if share.grouping == "group" else f" (by {share.grouping})"
             within, overall = share.selected_minority / share.selected, share.total_minority / share.total
-            said.append(
+            notes.append(
                 f"Of these, {share.selected_minority:,} ({percent(within)}) are from minority groups{grouping}, "
                 f"which hold {percent(overall)} of the training set."
             )
     if any(example.minority for example in (*examples.selected, *examples.others)):
-        said.append("Outlined: from a group with less than half as many examples as the average group.")
+        notes.append("Outlined: from a group with less than half as many examples as the average group.")
     kinds = (("selected", count, examples.selected), ("others", total - count, examples.others))
     sets = [
         (f"{kind}: {len(pictures)} of {of_kind:,}, drawn at random", pictures)
         for kind, of_kind, drawn in kinds
         if (pictures := _pictures(drawn))
     ]
-    return Gallery("Examples selected", sets, " ".join(said))
+    return Gallery("Examples selected", sets, " ".join(notes))
 
 
 def _pictures(examples: Sequence[Example]) -> list[Picture]:

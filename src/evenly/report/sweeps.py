@@ -97,11 +97,11 @@ def over_values(comparison: Comparison, styles: Mapping[str, Style], prefix: str
             panels.append(Panel(title, svg))
     if not panels:
         return None
-    said = [f"Measured on the {SHOWN[comparison.plan.judged]} set.", what_lines_are(drawn.values())]
+    notes = [f"Measured on the {SHOWN[comparison.plan.judged]} set.", what_lines_are(drawn.values())]
     if any(each.arm.swept.keys() < sweep.keys() for each in arms):
-        said.append("A level line is a method that the value does not vary.")
-    said.append("Controls are left out; the tables below have them.")
-    return Panels("Over the swept values", panels, " ".join(said), legend(drawn.values()))
+        notes.append("A level line is a method that the value does not vary.")
+    notes.append("Controls are left out; the tables below have them.")
+    return Panels("Over the swept values", panels, " ".join(notes), legend(drawn.values()))
 
 
 def _other_values(name: str, arms: Sequence[Summary]) -> list[Arm]:

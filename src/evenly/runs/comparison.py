@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,17 +79,11 @@ class Comparison:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], out: Path | None = None) -> Comparison:
-        """Made again from `to_dict`; with the folder, its runs are read back too."""
-        rows, runs = [], {}
-        for each in values["rows"]:
-            row = Row.from_dict({name: value for name, value in each.items() if name != "folder"})
-            rows.append(row)
-            if out is not None and each.get("folder") and (out / each["folder"]).is_dir():
-                runs[row.arm, row.seed] = load(out / each["folder"])
-        others = tuple(Row.from_dict(each) for each in values["others"])
+    def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
+        """Made again from `to_dict`, without the runs themselves."""
         summary = tuple(Summary.from_dict(each) for each in values["summary"])
-        return cls(values["data"], ComparisonPlan.from_dict(values["plan"]), tuple(rows), summary, others, runs, out)
+        plan = ComparisonPlan.from_dict(values["plan"])
+        return cls(values["data"], plan, _rows(values["rows"]), summary, _rows(values["others"]))
 
     def save(self, path: str | Path) -> None:
         write_json(Path(path), self.to_dict())
@@ -133,8 +127,7 @@ def read_rows(folder: Path) -> tuple[Row, ...]:
     if content is None:
         return ()
     try:
-        every = [*content["rows"], *content["others"]]
-        return tuple(Row.from_dict({name: value for name, value in row.items() if name != "folder"}) for row in every)
+        return _rows([*content["rows"], *content["others"]])
     except (EvenlyError, KeyError, TypeError) as error:
         raise EvenlyError(
             f"{folder / 'results.json'} is damaged ({error}); remove it, and the runs are read again"
@@ -150,9 +143,18 @@ def load_comparison(folder: str | Path) -> Comparison:
     if content.get("format") != FORMAT:
         raise EvenlyError(f"{path} was written by evenly 0.1; compare again with this version")
     try:
-        return Comparison.from_dict(content, path)
-    except (KeyError, TypeError) as error:
-        raise EvenlyError(f"{path / 'results.json'} is damaged ({error!r}); compare again") from None
+        table = Comparison.from_dict(content)
+    except (EvenlyError, KeyError, TypeError) as error:
+        raise EvenlyError(f"{path / 'results.json'} is damaged ({error}); compare again") from None
+    table.out = path
+    for row, each in zip(table.rows, content["rows"], strict=True):
+        if each.get("folder") and (path / each["folder"]).is_dir():
+            table.runs[row.arm, row.seed] = load(path / each["folder"])
+    return table
+
+
+def _rows(rows: Iterable[Any]) -> tuple[Row, ...]:
+    return tuple(Row.from_dict({name: value for name, value in dict(row).items() if name != "folder"}) for row in rows)
 
 
 def _flat(row: Row) -> dict[str, Any]:

@@ -61,6 +61,10 @@ class RunFolder:
     def __init__(self, path: str | Path, config: Config) -> None:
         self.path, self.config = Path(path), config
         self._lock: int | None = None
+        try:
+            json.dumps(config.to_dict(), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise EvenlyError(f"what was asked cannot be kept with the run ({error}); give numbers and names") from None
         if self.path.exists() and not self.path.is_dir():
             raise EvenlyError(f"{self.path} is a file; give a folder as out")
         if (self.path / "config.json").exists():
@@ -115,14 +119,22 @@ class RunFolder:
 
 def read_config(folder: Path) -> Config:
     """The configuration in a folder; refused in one line where there is none or it is of another format."""
-    content = read_json(folder / "config.json")
+    file = folder / "config.json"
+    content = read_json(file)
     if content is None:
         raise EvenlyError(f"{folder} holds no run of evenly; give the folder that `evenly train` left behind")
-    _check_format(folder / "config.json", content)
+    if isinstance(content, dict) and "compare" in content:
+        raise EvenlyError(f"{folder} holds a comparison, not a run; its runs are in {folder / 'runs'}")
+    return config_from(content, file)
+
+
+def config_from(content: Any, file: Path) -> Config:
+    """The configuration that a file holds."""
+    _check_format(file, content)
     try:
         return Config.from_dict(content)
     except (EvenlyError, TypeError, ValueError) as error:
-        raise EvenlyError(f"{folder / 'config.json'} is damaged ({error}); train the run again") from None
+        raise EvenlyError(f"{file} is damaged ({error}); train the run again") from None
 
 
 def read_results(folder: Path) -> RunResult:
@@ -154,14 +166,14 @@ def _identity(config: Config) -> dict[str, Any]:
 
 def difference(there: Mapping[str, Any], asked: Mapping[str, Any], part: str = "") -> str:
     """The first thing that differs, in the user's words: a setting before what only follows from it."""
-    for key in sorted(set(there) | set(asked), key=lambda key: (key == "fingerprints", key)):
+    for key in sorted(set(there) | set(asked), key=lambda key: (key.startswith("fingerprint"), key)):
         then, now = there.get(key), asked.get(key)
         if then == now or (part == "data" and isinstance(then, list)):  # names of columns follow from the rows
             continue
         if isinstance(then, Mapping) and isinstance(now, Mapping):
             return difference(then, now, part if part == "record" else key)
-        if part == "fingerprints":
-            return FINGERPRINTS[key]
-        name = part if key == "name" else f"record's {key}" if part == "record" else key
+        if part == "fingerprints" or key == "fingerprint":
+            return FINGERPRINTS[key if part == "fingerprints" else part]
+        name = part if key in ("name", "defaults") else f"record's {key}" if part == "record" else key
         return f"its {name} {'are' if name.endswith('s') else 'is'} {then!r}, not {now!r}"
     return "settings differ"

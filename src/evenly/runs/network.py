@@ -75,7 +75,8 @@ def save_network(network: nn.Module, folder: Path) -> None:
 def write_weights(network: nn.Module, path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write a network's state dict as safetensors, on the CPU, each tensor once."""
     state, tied = _distinct(network)
-    content = save(state, {"format": "pt", "tied": json.dumps(tied), **(metadata or {})})
+    ties = {"tied": json.dumps(tied)} if tied else {}  # the order of several entries varies from process to process
+    content = save(state, {"format": "pt", **ties, **(metadata or {})})
     with atomic(path) as file:
         file.write(content)
 

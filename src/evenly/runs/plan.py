@@ -10,13 +10,12 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 from attrs import evolve, field, frozen
 from torch import nn
 from torch.optim import Optimizer
 
-from evenly.errors import EvenlyError
 from evenly.runs.results import RunResult
 from evenly.settings import Recording, Settings
 from evenly.values import Value, live
@@ -92,7 +91,7 @@ class Plan(Value):
     @property
     def digest(self) -> PlanId:
         """Sixteen hex digits of everything but the place where the data lies."""
-        values = self.to_dict()
+        values = type(self).from_dict(self.to_dict()).to_dict()  # a learning rate of 1 is one of 1.0
         values["data"].pop("place")
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -114,10 +113,3 @@ class Plan(Value):
             repeats = {"count": arm.chosen, "factor": arm.factor}
             plan = evolve(plan, method=evolve(self.method, options={**self.method.options, **repeats}))
         return evolve(plan, budget=arm.cost)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        plan = super().from_dict(values)
-        if isinstance(plan.settings.schedule, list):
-            raise EvenlyError("the schedule was a function of the user's own, which a file cannot bring back")
-        return plan

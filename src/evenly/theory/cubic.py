@@ -12,8 +12,8 @@ rows of U, a_r = sum_j <w_j, u_r>^3 and S_ri the number of times that example i 
 (Lemma A.2 of Nguyen et al., Lemma D.1 of Deng et al.) In the papers' data examples share their feature patches, so that
 of N P patches only P - 2 per example are left to multiply. Without noise a handful are left in all.
 
->>> law = PatchDistribution()
->>> split, features = law.sample(2000, seed=0), torch.stack(law.directions(0))
+>>> distribution = PatchDistribution()
+>>> split, features = distribution.sample(2000, seed=0), torch.stack(distribution.directions(0))
 >>> data = fold(split.inputs, split.labels)
 >>> gd = train(w0, data, features, lr=0.1, steps=600)
 >>> sam = train(w0, data, features, lr=0.1, steps=600, rho=0.02)

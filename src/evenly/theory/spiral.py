@@ -250,9 +250,9 @@ def effects(
     *,
     seeds: Sequence[int],
     rho: Positive,
-    lr: float = 0.01,
+    lr: Positive = 0.01,
     batch_size: int = 5,
-    epochs: int = 15,
+    epochs: Count = 15,
 ) -> Effects:
     """SGD, LSAM of one rho, and SGD under each intervention with v*_hard at LSAM's median ratio (eqs 10-12)."""
     kinds: list[Effect] = ["importance", "learning-rate", "both"]

@@ -249,3 +249,18 @@ def test_several_processes_at_once_all_read_the_right_images(tmp_path):
         assert right.get(timeout=60) == [True] * 3
     assert not list((folder / ".evenly-cache").glob(".*.partial"))
     assert is_as_written(folder)
+
+
+def test_a_file_that_could_not_be_read_for_a_while_is_read_again(tmp_path, monkeypatch):
+    """Only what is no image stays bad; a file that was locked does not."""
+    folder, decode_one = written(tmp_path), decoding._decode
+
+    def locked(path, *rest):
+        if path.name == "1.png":
+            raise PermissionError(13, "Permission denied")
+        return decode_one(path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decoding, "_decode", locked)
+        assert [name for name, _ in decode(folder, FILES, skip_bad=True).bad] == ["1.png"]
+    assert decode(folder, FILES).bad == []

@@ -1,4 +1,4 @@
-"""Lightning: SAM and its kin under automatic or manual optimization, and two callbacks.
+"""Lightning: evenly's optimizers under automatic or manual optimization, and two callbacks.
 
 >>> import lightning.pytorch as pl
 >>> class Net(pl.LightningModule):
@@ -6,7 +6,7 @@
 ...         return evenly.SAM(torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9), rho=0.05)
 >>> trainer = pl.Trainer(callbacks=[SAMCallback(), WorstGroupAccuracy(groups)], gradient_clip_val=1.0)
 
-The classes belong to the package ``lightning``; ``pytorch_lightning`` is another one, with classes of its own.
+The classes are for the package ``lightning``; ``pytorch_lightning`` is a different package with its own classes.
 """
 
 from evenly.integrations.hosts import missing
@@ -24,5 +24,5 @@ __all__ = ["HardExamples", "SAMCallback", "WorstGroupAccuracy", "callbacks"]
 
 
 def callbacks() -> list[SAMCallback]:
-    """What every Trainer gets if this is named as an entry point of ``lightning.pytorch.callbacks_factory``."""
+    """Callbacks for every Trainer, if this is an entry point of ``lightning.pytorch.callbacks_factory``."""
     return [SAMCallback()]

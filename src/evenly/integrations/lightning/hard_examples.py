@@ -1,4 +1,4 @@
-"""USEFUL's separation inside a Lightning run: after a few epochs, which training examples are hard.
+"""USEFUL's separation inside a Lightning run: the hard training examples after a few epochs.
 
 >>> hard = HardExamples(train_set_without_augmentation, epoch=8, path="hard.npz")
 >>> pl.Trainer(max_epochs=8, callbacks=[hard]).fit(early, train_loader)
@@ -25,18 +25,18 @@ from evenly.randomness import isolated
 
 
 class HardExamples(pl.Callback):
-    """Finds the hard examples at the end of an epoch and keeps their indices in :attr:`hard`, checkpoints included.
+    """Finds the hard examples at the end of an epoch and stores their indices in :attr:`hard` and in checkpoints.
 
     The network is called on each input in eval mode, under the Trainer's precision; its ``forward`` must return
-    logits (n, K), (n, 1) or (n,). The random state is left as it was found. With several processes each computes all.
+    logits (n, K), (n, 1) or (n,). The random state is not changed. With several processes each computes all.
 
     Args:
         data: the training set, of ``(x, y)``, without augmentation: a Dataset, or a DataLoader that neither shuffles
             nor drops. Indices refer to its order.
-        epoch: how many epochs are trained before; 8 is Nguyen et al.'s (USEFUL) for CIFAR-10.
-        factor: how often :meth:`sampler` shows a hard example per epoch.
-        on: what is clustered, as in :func:`evenly.hard_examples`.
-        path: where to write indices, repetitions and the epoch, an ``.npz`` as in evenly's run folders.
+        epoch: the separating epoch; 8 for CIFAR-10 in Nguyen et al. (USEFUL).
+        factor: the upsampling factor of :meth:`sampler`.
+        on: the outputs to cluster, as in :func:`evenly.hard_examples`.
+        path: the file for indices, repetitions and the epoch, an ``.npz`` as in evenly's run folders.
         seed: of the clustering and of the sampler.
     """
 
@@ -56,26 +56,26 @@ class HardExamples(pl.Callback):
         self.epoch, self.factor, self.on, self.seed = int(epoch), factor, on, seed
         self.path = None if path is None else Path(path)
         if self.epoch < 1:
-            raise EvenlyError(f"epoch {epoch} is before any training; give at least 1")
+            raise EvenlyError(f"`epoch` must be at least 1, got {epoch}")
         if not isinstance(self.loader.sampler, SequentialSampler) or self.loader.drop_last:
             raise EvenlyError(
-                "the loader for HardExamples shuffles, samples or drops, so that its order is not the data set's; "
+                "the loader for HardExamples shuffles, samples or drops, so its order is not that of the data set; "
                 "give the data set itself, or a DataLoader with shuffle=False and drop_last=False"
             )
         self.total = len(self.loader.sampler)
-        Upsample([], self.total, factor)  # a factor that cannot be used is said before the run
+        Upsample([], self.total, factor)  # checks the factor before the run
 
     def sampler(self) -> Upsample:
-        """For the next run's DataLoader: every example once per epoch, the hard ones ``factor`` times."""
+        """A sampler for the next run: every example once per epoch, the hard ones ``factor`` times."""
         if self.hard is None:
-            raise EvenlyError(f"the hard examples are not known before epoch {self.epoch} is over; fit first")
+            raise EvenlyError(f"the hard examples are not known before the end of epoch {self.epoch}; fit first")
         return Upsample(self.hard, self.total, self.factor, self.seed)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         last = trainer.max_epochs
         if last is not None and 0 <= last < self.epoch:
             epochs = f"{last} epoch{'s' * (last != 1)}"
-            raise EvenlyError(f"HardExamples(epoch={self.epoch}) in a run of {epochs}; give 1..{last}")
+            raise EvenlyError(f"`epoch` of HardExamples must be at most {last} in a run of {epochs}, got {self.epoch}")
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.current_epoch + 1 != self.epoch:
@@ -83,13 +83,13 @@ class HardExamples(pl.Callback):
         outputs, labels = self._outputs(trainer, pl_module)
         self.hard = hard_examples(outputs, labels, on=self.on, seed=self.seed)
         if self.path is not None and trainer.is_global_zero:
-            why = "the higher-loss of two clusters of early outputs in each class"
+            reason = "the higher-loss of two clusters of early outputs in each class"
             details = {"separating_epoch": self.epoch}
-            Selection(self.hard, torch.full_like(self.hard, self.factor), why, details).save(self.path)
+            Selection(self.hard, torch.full_like(self.hard, self.factor), reason, details).save(self.path)
 
     @torch.no_grad()
     def _outputs(self, trainer: pl.Trainer, model: pl.LightningModule) -> tuple[Tensor, Tensor]:
-        """Of all examples in the order of storage, on the CPU."""
+        """Outputs and labels of all examples in the order of storage, on the CPU."""
         outputs, labels = [], []
         modes = {module: module.training for module in model.modules()}
         model.eval()
@@ -97,8 +97,8 @@ class HardExamples(pl.Callback):
             with isolated(), trainer.precision_plugin.forward_context():
                 for batch in self.loader:
                     if not isinstance(batch, tuple | list) or len(batch) < 2:
-                        raise EvenlyError(f"a batch for HardExamples is a {type(batch).__name__}; give data of (x, y)")
-                    # not by the module's transfer hooks, which may augment
+                        raise EvenlyError(f"batches for HardExamples must be (x, y), got a {type(batch).__name__}")
+                    # not with the module's transfer hooks, which may augment
                     x, y, *_ = move_data_to_device(trainer.precision_plugin.convert_input(batch), model.device)
                     outputs.append(model(x).cpu())
                     labels.append(y.cpu())

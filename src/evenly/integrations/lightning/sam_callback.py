@@ -1,8 +1,7 @@
-"""One step of SAM is one step of Lightning, whatever it takes in passes.
+"""One step of SAM is one step of Lightning, for any number of passes.
 
-Lightning hands a closure to ``optimizer.step``, so that SAM runs as it is; but Lightning's closure also logs,
-clips, accumulates and, in 16-bit, scales on the understanding that it runs once. :class:`SAMCallback` puts that
-right.
+Lightning passes a closure to ``optimizer.step``, so SAM runs without changes. But that closure also logs, clips,
+accumulates and, in 16-bit, scales, and assumes that it runs once. :class:`SAMCallback` corrects that.
 
 >>> trainer = pl.Trainer(callbacks=[SAMCallback()], precision="bf16-mixed", gradient_clip_val=1.0)
 """
@@ -33,18 +32,18 @@ class SAMCallback(pl.Callback):
     """Lets a Trainer step with evenly's SAM, ASAM, LSAM or RandomPerturbation; with other optimizers it does nothing.
 
     Without it both passes log and are clipped, 16-mixed fails, and accumulation is wrong: the second pass would add the
-    last batch's gradient to the first pass'.
+    last batch's gradient to that of the first pass.
 
-    - Logging: what ``training_step`` logs, returns, and feeds to torchmetrics is the first pass', once per step. What
-      it does by other means (``print``, ``self.logger.experiment``) and the hooks around backward happen in every pass;
+    - Logging: only what the first pass logs, returns and feeds to torchmetrics counts, once per step. Other output of
+      ``training_step`` (``print``, ``self.logger.experiment``) and the hooks around backward happen in every pass;
       ``self.optimizers().ascended`` is True in the second.
-    - Clipping, by norm or by value, acts on the last pass' gradient and never on the one that finds the perturbation;
-      ``on_before_optimizer_step`` runs at that point too, once per step, the weights being back in place.
-    - ``accumulate_grad_batches``: the perturbation comes from the accumulated gradient and the second pass accumulates
-      over the same batches, which are kept on the device until then. RandomPerturbation is refused.
+    - Clipping, by norm or by value, acts on the gradient of the last pass and never on the one that sets the
+      perturbation. ``on_before_optimizer_step`` runs there too, once per step, with the weights restored.
+    - ``accumulate_grad_batches``: the perturbation comes from the accumulated gradient, and the second pass accumulates
+      over the same batches, which stay on the device until then. RandomPerturbation is refused.
     - ``precision="16-mixed"``: a gradient that is not finite in either pass skips the step and lowers the scale. A
-      fused base is refused, since it unscales after the point where gradients are clipped.
-    - Strategies that split the weights over devices (FSDP, DeepSpeed) are refused: the norm would be that of a part.
+      fused base is refused, since it unscales after gradients are clipped.
+    - Strategies that split the weights over devices (FSDP, DeepSpeed) are refused, as the norm would be partial.
     """
 
     def __init__(self) -> None:
@@ -58,9 +57,9 @@ class SAMCallback(pl.Callback):
         if not optimizers or already:
             return
         for optimizer in optimizers:
-            _refuse_what_cannot_work(trainer, pl_module, optimizer)
+            _check_trainer(trainer, pl_module, optimizer)
             if isinstance(optimizer, SharpnessAware) and optimizer.model is None:
-                # By itself it would look for running statistics in the last of the accumulated batches alone.
+                # By itself it would find running statistics only in the last of the accumulated batches.
                 optimizer.keep_statistics_of(pl_module)
         self._installed = ExitStack()
         step = partial(self._step, plugin, plugin.optimizer_step)
@@ -83,12 +82,12 @@ class SAMCallback(pl.Callback):
     ) -> None:
         if self._installed is None or not pl_module.automatic_optimization:
             return
-        # not before: a GradientAccumulationScheduler may change the number from epoch to epoch
+        # not earlier: a GradientAccumulationScheduler may change the number in any epoch
         if trainer.accumulate_grad_batches > 1 and not isinstance(trainer.optimizers[0], SharpnessAware):
             raise EvenlyError(
                 f"accumulate_grad_batches={trainer.accumulate_grad_batches} with "
-                f"{type(trainer.optimizers[0]).__name__}: Lightning takes the gradients of all batches but the last "
-                "before the step, where the weights are not perturbed; give accumulate_grad_batches=1"
+                f"{type(trainer.optimizers[0]).__name__}: Lightning computes the gradients of all batches but the "
+                "last before the weights are perturbed; give accumulate_grad_batches=1"
             )
         if batch_idx % trainer.accumulate_grad_batches == 0:
             self._window = []
@@ -106,7 +105,7 @@ class SAMCallback(pl.Callback):
         """In place of ``Precision.optimizer_step``."""
         if not isinstance(optimizer, PerturbedOptimizer):
             return plain_step(optimizer, model=model, closure=closure, **kwargs)
-        if model.trainer.fit_loop._skip_backward:  # stochastic weight averaging refreshes BatchNorm in its last epoch
+        if model.trainer.fit_loop._skip_backward:  # stochastic weight averaging updates BatchNorm in its last epoch
             return closure()
         scaler = getattr(plugin, "scaler", None)
         passes = 0
@@ -132,12 +131,12 @@ class SAMCallback(pl.Callback):
         return loss
 
     def _replay(self, model: pl.LightningModule, optimizer: PerturbedOptimizer) -> Any:
-        """The gradients of all batches of this step, accumulated anew where the weights are now."""
+        """The gradients of all batches of this step, accumulated again at the current weights."""
         trainer = model.trainer
         loop = trainer.fit_loop.epoch_loop
         optimizer.zero_grad()
         for position, (batch, batch_idx) in enumerate(self._window, start=1):
-            # Closures of their own: the given one keeps the first pass' result for on_train_batch_end.
+            # New closures, because the original one holds the result of the first pass for on_train_batch_end.
             closure = loop.automatic_optimization._make_closure(
                 loop._build_kwargs({}, batch, batch_idx), optimizer, batch_idx
             )
@@ -148,25 +147,25 @@ class SAMCallback(pl.Callback):
 
 
 class _NoGradientError(Exception):
-    """training_step returned None, and no earlier batch left a gradient: Lightning's way to skip a batch."""
+    """training_step returned None and no earlier batch has a gradient: Lightning's way to skip a batch."""
 
 
 def _loss_of(result: Any) -> Any:
-    """What a closure of Lightning returned; a manual one need not return anything."""
+    """The result of a closure of Lightning; a manual one may return nothing."""
     return torch.zeros(()) if result is None else result
 
 
 @contextmanager
 def _unlogged(model: pl.LightningModule) -> Iterator[None]:
-    """Inside, ``self.log`` does nothing and metrics count on copies of their state."""
-    counted = [(metric, dict(vars(metric))) for metric in model.modules() if isinstance(metric, Metric)]
-    for metric, state in counted:
+    """Inside, ``self.log`` does nothing and metrics change copies of their state."""
+    states = [(metric, dict(vars(metric))) for metric in model.modules() if isinstance(metric, Metric)]
+    for metric, state in states:
         vars(metric).update({name: _copy(value) for name, value in state.items()})
     try:
         with replaced(model, "log", lambda *_, **__: None):
             yield
     finally:
-        for metric, state in counted:
+        for metric, state in states:
             vars(metric).update(state)
 
 
@@ -175,7 +174,7 @@ def _copy(state: Any) -> Any:
     return state.clone() if isinstance(state, Tensor) else list(state) if isinstance(state, list) else state
 
 
-def _refuse_what_cannot_work(trainer: pl.Trainer, model: pl.LightningModule, optimizer: PerturbedOptimizer) -> None:
+def _check_trainer(trainer: pl.Trainer, model: pl.LightningModule, optimizer: PerturbedOptimizer) -> None:
     name = type(optimizer).__name__
     strategy, plugin = trainer.strategy, trainer.strategy.precision_plugin
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
@@ -185,13 +184,13 @@ def _refuse_what_cannot_work(trainer: pl.Trainer, model: pl.LightningModule, opt
         )
     if type(plugin).optimizer_step not in (Precision.optimizer_step, MixedPrecision.optimizer_step):
         raise EvenlyError(
-            f"{name} with the precision plugin {type(plugin).__name__}, which steps in its own way; "
+            f"{name} with the precision plugin {type(plugin).__name__}, which has its own step; "
             "give precision='32-true', 'bf16-mixed' or '16-mixed'"
         )
     if getattr(plugin, "scaler", None) is not None and getattr(optimizer.base, "_step_supports_amp_scaling", False):
         raise EvenlyError(
             f"{name} in 16-mixed around a fused {type(optimizer.base).__name__}, whose gradients are still scaled "
-            "where Lightning clips them; make the base with fused=False, or give precision='bf16-mixed'"
+            "when Lightning clips them; build the base with fused=False, or give precision='bf16-mixed'"
         )
     if model.automatic_optimization and "dataloader_iter" in inspect.signature(model.training_step).parameters:
         raise EvenlyError(

@@ -1,0 +1,100 @@
+"""`evenly audit`: runs and files of weights, one or two, and what it refuses before anything is written."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from evenly.data import load
+from evenly.models import factory
+
+QUICK = "--top 0 --samples 50 --device cpu"
+
+
+@pytest.fixture
+def runs(done, npz):
+    """Runs one and pde on the same file, two on another."""
+    for name, file, options in (("one", npz(), ""), ("pde", npz(), "--method pde -o warmup_epochs=1"),
+                                ("two", npz("other.npz", y=np.arange(40) // 2 % 2), "")):  # fmt: skip
+        done(f"train {file} --epochs 2 --batch-size 8 --device cpu --out {name} {options}")
+
+
+def test_it_leaves_a_page_and_prints_what_it_found(done, refused, runs, tmp_path):
+    out = done("audit one --top 2 --samples 50 --device cpu")
+    assert "one (mlp by erm with sgd) is right on" in " ".join(out.split())
+    assert "page: audits/one/audit.html" in out
+    content = json.loads((tmp_path / "audits/one/audit.json").read_text())
+    assert len(content["audits"][0]["spectrum"]["eigenvalues"]) == 2
+    assert done("audit one --top 2 --samples 50 --device cpu") == out
+    for option, was in (
+        ("--top 0", "top is 2, not 0"), ("--rho 0.1", "rho is 0.05, not 0.1"), ("--seed 1", "seed is 0, not 1"),
+        ("--samples 20", "samples is 50, not 20"), ("--split train", "split is None, not 'train'"),
+    ):  # fmt: skip
+        refused(
+            f"audit one --top 2 --samples 50 --device cpu {option}",
+            re.escape(f"holds the audit of something else (its {was}"),
+        )
+
+
+def test_two_models_are_compared(done, refused, runs, npz, tmp_path):
+    answer = json.loads(done(f"audit one --against pde {QUICK} --out both --json"))
+    assert [audit["name"].split()[0] for audit in answer["audits"]] == ["one", "pde"]
+    assert "paired" in answer["compared"][0]
+    assert (tmp_path / "both/audit.html").exists()
+    refused(f"audit pde {QUICK} --out both", "holds the audit of something else")
+    out = done(f"audit pde --against one/model.safetensors --model mlp {QUICK} --out mixed")  # on the run's data
+    assert "pde (mlp by pde with sgd)" in out
+    assert "mlp (model.safetensors)" in " ".join(out.split())
+
+
+def test_a_file_of_weights_needs_its_model_and_data(done, refused, mine, tmp_path):
+    data = load(tmp_path / mine)
+    network = factory("mlp", data.train.example_shape, data.classes, 3)[0]()
+    torch.save(network.state_dict(), tmp_path / "weights.pt")
+    assert "mlp (weights.pt)" in done(f"audit weights.pt --model mlp --data {mine} {QUICK}")
+    refused(f"audit weights.pt {QUICK} --out b", "give --model NAME and --data DATA")
+
+    class Danger:
+        def __reduce__(self):
+            return (print, ("run",))
+
+    (tmp_path / "text.pt").write_text("no weights")
+    torch.save({"w": Danger()}, tmp_path / "danger.pt")
+    for name in ("text.pt", "danger.pt"):
+        refused(f"audit {name} --model mlp --data {mine} --out b", name)
+    assert not (tmp_path / "b").exists()
+
+
+def test_refusals(done, refused, runs, npz, tmp_path):
+    file = "one/model.safetensors --model mlp --data"
+    for command, message in (
+        ("one --against one", "--against one is the same model"),
+        ("one --against ./two/../one", "is the same model; name another"),
+        ("one --against two", "the two models are of different data, mine and other"),
+        ("one --split holdout", "there is no holdout split; the data has train"),
+        ("one --samples 0", "samples"),
+        ("one --rho -1", "rho"),
+        ("one --top -2", "top"),
+        ("one --top 100000000", "top"),
+        ("one --model mlp", "--model is for a file of weights"),
+        ("one --normalise data", "--normalise is for a file of weights"),
+        ("one -d n=5", "-d is for a file of weights, and one is a run"),
+        ("one --data other.npz", "the data given is not what one was trained on"),
+        (f"{file} {npz('wide.npz', x=np.ones((40, 6)))}", "in the model"),
+        (f"{file} {npz('more.npz', y=np.arange(40) % 3, groups=None)}", "in the model"),
+        (f"mine.npz --model mlp --data {npz()}", "holds no weight of this"),
+        ("nowhere", "there is no 'nowhere'; give a run's folder or a file of weights"),
+        (".", "holds no run of evenly; give the folder"),
+    ):
+        refused(f"audit {command} --device cpu --out page", message)
+        assert not (tmp_path / "page").exists()
+    refused(["audit", "", "--out", "page"], "there is no ''; give a run's folder")
+    refused(f"audit one {QUICK} --out two", "is not empty and holds no audit.json")
+
+
+def test_data_that_moved_is_named(done, refused, runs, tmp_path):
+    (tmp_path / "mine.npz").rename(tmp_path / "elsewhere.npz")
+    refused(f"audit one {QUICK}", "trained on .*mine.npz, which is not there; give the data as well")
+    done(f"audit one --data elsewhere.npz {QUICK}")

@@ -1,0 +1,204 @@
+"""Runs are read from their folder alone: the same outputs bit for bit, nothing written, damage named in a line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import evenly
+from evenly import Data, EvenlyError
+from evenly.data import load as load_data
+from evenly.models import encoded, factory
+
+QUICK = {"epochs": 2, "batch_size": 8, "device": "cpu"}
+
+
+def arrays(path):
+    draw = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    x = (draw.normal(size=(40, 4)) + y[:, None]).astype(np.float32)
+    np.savez(path / "own.npz", x=x, y=y, groups=2 * y + (np.arange(40) % 10 < 3))
+    return path / "own.npz"
+
+
+def photos(path):
+    for k, name in enumerate(("cat", "dog")):
+        (path / "photos" / name).mkdir(parents=True)
+        for i in range(8):
+            pixels = np.random.default_rng(i).integers(0, 160, (16, 16, 3), dtype=np.uint8) + np.uint8(60 * k)
+            Image.fromarray(pixels).save(path / "photos" / name / f"{i}.png")
+    return path / "photos"
+
+
+def texts(path):
+    rows = [f"{'good' if i % 2 else 'bad'} film {i % 7},{'pos' if i % 2 else 'neg'}" for i in range(30)]
+    (path / "own.csv").write_text("\n".join(["text,label", *rows]))
+    return path / "own.csv"
+
+
+def tuned(path):
+    torch.save(factory("mlp", (4,), 2, 7)[0]().state_dict(), path / "start.pt")
+    return {"model": "mlp", "model_options": {"weights": str(path / "start.pt")}}
+
+
+def own() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2, bias=False))
+
+
+CASES = {
+    "mlp": (arrays, {"model": "mlp", "method": "useful", "optimizer": "sam"}),
+    "resnet18 with scaling": (photos, {"model": "resnet18", "normalise": "data", "lr": 1e-3}),
+    "bag of words": (texts, {"model": "bag_of_words", "data_options": {"text": "text"}}),
+    "fine-tuned": (arrays, tuned),
+    "dfr": (arrays, {"model": "mlp", "method": "dfr", "record": {"forgetting": True}}),
+    "own module": (arrays, {"model": own, "method": "dfr", "schedule": lambda progress: 1 - progress / 2}),
+}
+
+
+def digest(folder):
+    parts = (f"{p.relative_to(folder)} {p.is_file() and p.read_bytes()}" for p in sorted(folder.rglob("*")))
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_folder_copied_elsewhere_is_enough(tmp_path, case):
+    make, arguments = CASES[case]
+    source = make(tmp_path)
+    arguments = arguments(tmp_path) if callable(arguments) else arguments
+    run = evenly.train(source, **QUICK | arguments, seed=3, out=tmp_path / "run")
+    split = encoded(load_data(source, seed=3, **arguments.get("data_options", {})), run.model).test
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    for path in tmp_path.iterdir():
+        if path.name != "copy":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = digest(tmp_path / "copy")
+    for path in tmp_path.glob("copy/**/*"):
+        path.chmod(0o555)
+    try:
+        again = evenly.load(tmp_path / "copy", model=own() if case == "own module" else None)
+        assert torch.equal(again.outputs(split), run.outputs(split))
+    finally:
+        for path in tmp_path.glob("copy/**/*"):
+            path.chmod(0o755)
+    assert digest(tmp_path / "copy") == before
+    assert not again.model.training
+    assert again.results == run.results
+    assert again.history == run.history
+    assert again.plan.digest == run.plan.digest
+    assert repr(again) == repr(run).replace(str(tmp_path / "run"), str(tmp_path / "copy"))
+    assert (again.selection is None) == (run.selection is None)
+    if run.selection is not None:
+        assert again.selection.indices.equal(run.selection.indices)
+        assert again.selection.times.equal(run.selection.times)
+        assert again.selection.why == run.selection.why
+        assert again.selection.details.keys() == run.selection.details.keys()
+    if run.record is not None:
+        assert again.record.history == run.record.history
+        assert again.record.forgetting_scores.equal(run.record.forgetting_scores)
+
+
+def rows(count=24):
+    return torch.randn(count, 3, generator=torch.Generator().manual_seed(0)), torch.arange(count) % 2
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    data = Data(train=rows(), validation=rows(), test=rows(), name="toy")
+    evenly.train(data, model="mlp", method="useful", record={"l1": True}, out=folder, **QUICK)
+    return folder
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from evenly.runs.folder import RunFolder, read_config
+folder = RunFolder(sys.argv[1], read_config(Path(sys.argv[1])))
+folder.prepare()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders are held by POSIX locks")
+def test_a_folder_that_another_process_writes_into_is_read(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], **pipes) as holder:
+        assert holder.stdout.readline() == "held\n"
+        assert evenly.load(folder).model(rows()[0]).shape == (24, 2)
+        holder.kill()
+
+
+DAMAGE = {
+    "config.json": [
+        (None, "holds no run of evenly; give the folder that `evenly train` left behind"),
+        ('{"plan": ', r"config\.json cannot be read"),
+        ("[]", r"config\.json is damaged \(it holds a list\); train the run again"),
+        ('{"seed": 0}', r"config\.json was written by evenly 0\.1; train the run again with this version"),
+        ('{"format": 9}', r"config\.json was written by another version \(format 9\)"),
+        ('{"format": 2}', r"config\.json is damaged \(a Config lacks 'plan'"),
+        (('"epochs": 2', '"epochs": "two"'), r"config\.json is damaged \(.*'two'"),
+        (('"epochs": 2', '"epochs": 0'), r"config\.json is damaged \(epochs must be at least 1, got 0\)"),
+    ],
+    "results.json": [
+        (None, "holds a run that is not finished; run the same command again to finish it"),
+        ("{", r"results\.json cannot be read"),
+        ("3", r"results\.json is damaged \(it holds a int\)"),
+        ("{}", r"results\.json was written by evenly 0\.1"),
+        (('"cost": ', '"price": '), r"results\.json is damaged \(a RunResult lacks 'cost'"),
+        (('"cost": ', '"cost": "high", "x": '), r"results\.json is damaged"),
+    ],
+    "metrics.jsonl": [
+        (None, r"metrics\.jsonl cannot be read"),
+        ('{"epoch": 1}\n', r"metrics\.jsonl cannot be read"),
+        ('{"stage"', r"metrics\.jsonl cannot be read"),
+        ("", ""),
+    ],
+    "selection.npz": [(None, ""), ("half", r"selection\.npz cannot be read \(.*\); train the run again")],
+    "record.npz": [(None, ""), ("half", r"record\.npz cannot be read \(.*\); train the run again")],
+    "model.safetensors": [(None, r"holds no model\.safetensors"), ("half", r"model\.safetensors cannot be read")],
+}
+EACH = [(name, damage, message) for name, cases in DAMAGE.items() for damage, message in cases]
+
+
+@pytest.mark.parametrize(("name", "damage", "message"), EACH)
+def test_a_file_that_is_damaged_is_named_in_a_line(finished, tmp_path, name, damage, message):
+    path = shutil.copytree(finished, tmp_path / "run") / name
+    if damage is None:
+        path.unlink()
+    elif isinstance(damage, tuple):
+        assert damage[0] in path.read_text()
+        path.write_text(path.read_text().replace(*damage, 1))
+    else:
+        path.write_text(damage)
+    if not message:
+        assert evenly.load(tmp_path / "run").results.epochs == 2
+        return
+    with pytest.raises(EvenlyError, match=message) as refused:
+        _ = evenly.load(tmp_path / "run").model
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_run_is_refused(tmp_path, finished):
+    with pytest.raises(EvenlyError, match="holds no run of evenly"):
+        evenly.load(tmp_path / "nowhere")
+    evenly.compare(Data(train=rows()), model="mlp", methods=["erm"], seeds=1, out=tmp_path / "table", **QUICK)
+    with pytest.raises(EvenlyError, match=r"holds a comparison, not a run; its runs are in .*runs"):
+        evenly.load(tmp_path / "table")
+    with pytest.raises(EvenlyError, match="is rebuilt by its name; leave `model` out"):
+        evenly.load(finished, model=own())
+    evenly.train(Data(train=rows()), model=nn.Linear(3, 2), out=tmp_path / "own", **QUICK)
+    run = evenly.load(tmp_path / "own")
+    assert run.results.epochs == 2
+    with pytest.raises(EvenlyError, match=r"a module of your own; give it: evenly.load\("):
+        _ = run.model

@@ -1,0 +1,118 @@
+"""Summaries: paired differences with t-intervals, means over seeds, and the cost to reach a level."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from evenly.runs.arms import Arm
+from evenly.runs.results import Usage
+from evenly.runs.summary import Difference, Row, Summary, paired, summarise
+
+ERM, USEFUL, PDE = (Arm(method, "sgd") for method in ("erm", "useful", "pde"))
+CUT = Arm("erm", "sgd", control_of=PDE)
+
+
+@pytest.mark.parametrize("n", [2, 3, 10])
+@pytest.mark.parametrize("level", [0.9, 0.95])
+def test_paired_intervals_are_those_of_scipy(n, level):
+    differences = np.random.default_rng(n).normal(0.02, 0.1, n).tolist()
+    ours = paired(differences, level)
+    interval = stats.ttest_1samp(differences, 0).confidence_interval(level)
+    expected = (np.mean(differences), interval.low, interval.high)
+    assert (ours.mean, ours.low, ours.high) == pytest.approx(expected)
+    assert ours.pairs == n
+
+
+@pytest.mark.parametrize(
+    ("differences", "mean", "outcome"),
+    [
+        ([0.25], 0.25, "unknown"),
+        ([0.0], 0.0, "unknown"),
+        ([0.25, 0.25, 0.25], 0.25, "unknown"),
+        ([0.9 - 0.6, 0.7 - 0.4], 0.3, "unknown"),  # equal but for rounding
+        ([0.1 + 0.2 - 0.3, 0.0], 0.0, "unclear"),
+    ],
+)
+def test_one_pair_or_equal_pairs_have_no_interval(differences, mean, outcome):
+    found = paired(differences)
+    assert (found.low, found.high, found.pairs) == (None, None, len(differences))
+    assert found.mean == (0.0 if mean == 0 else pytest.approx(mean))
+    assert found.outcome == outcome
+    assert found.is_zero == (outcome == "unclear")
+
+
+def test_outcomes():
+    limits = {(0.01, 0.2): "raised", (-0.2, -0.01): "lowered", (-0.1, 0.2): "unclear", (0.0, 0.2): "unclear"}
+    for (low, high), outcome in limits.items():
+        assert Difference((low + high) / 2, low, high, 3).outcome == outcome
+    assert Difference(float("nan"), 0.1, 0.2, 3).outcome == "unknown"
+
+
+def test_differences_are_paired_by_seed_not_by_position(result):
+    rows = [Row(USEFUL, s, result(a, cost=48.0 * (1 + s)), ERM) for s, a in ((5, 0.9), (6, 0.8))]
+    rows += [Row(ERM, s, result(a)) for s, a in ((6, 0.5), (5, 0.7))]
+    useful, erm = summarise(rows)
+    assert useful.metrics["accuracy"].difference == paired([0.9 - 0.7, 0.8 - 0.5])
+    assert useful.metrics["accuracy"].values == (0.9, 0.8)
+    assert useful.mean("accuracy") == pytest.approx(0.85)
+    assert useful.metrics["accuracy"].sd == pytest.approx(np.std([0.9, 0.8], ddof=1))
+    assert erm.difference("accuracy") is None
+    assert (useful.seeds, useful.cost_multiple, useful.control_cost_multiple) == (2, 6.5, 1.0)
+    assert useful.evaluation_cost_multiple == pytest.approx(8 / 48)
+    assert (erm.control, erm.control_cost_multiple) == (None, None)
+    assert useful.mean("worst_group") is useful.difference("worst_group") is None
+
+
+def test_each_seed_is_paired_with_its_own_control(result):
+    """Where a method's cost is ERM's in one seed only, the control is ERM itself there and a shorter ERM elsewhere."""
+    rows = [Row(PDE, 0, result(0.9), ERM), Row(PDE, 1, result(0.8), CUT)]
+    rows += [Row(ERM, 0, result(0.5)), Row(ERM, 1, result(0.1)), Row(CUT, 1, result(0.6))]
+    assert summarise(rows)[0].difference("accuracy") == paired([0.9 - 0.5, 0.8 - 0.6])
+
+
+def test_a_group_that_a_test_set_lacks(result):
+    """In one seed, in all of them, or beyond the end of the list: it is left out, and the rest is still averaged."""
+    rows = [Row(ERM, 0, result(0.5, (0.5, None, 1.0, None))), Row(ERM, 1, result(0.5, (0.25, 0.5, 1.0)))]
+    (summary,) = summarise(rows)
+    assert summary.groups == (0.375, 0.5, 1.0, None)
+    assert summary.group_counts == (10, 10, 10, 10)
+    assert summary.group_intervals[3] is None
+    assert summary.group_intervals[0][0] < 0.375 < summary.group_intervals[0][1]
+    assert summary.mean("worst_group") == pytest.approx(0.375)
+    assert Summary.from_dict(json.loads(json.dumps(summary.to_dict(), allow_nan=False))) == summary
+
+
+def test_what_was_used_is_averaged_where_every_seed_says(result):
+    used = [Usage(24, 48, (12.0, 12.0), (24.0, 24.0)), Usage(24, 72, (10.0, 14.0), (30.0, 42.0))]
+    rows = [Row(ERM, seed, result(used=each)) for seed, each in enumerate(used)]
+    assert summarise(rows)[0].used == Usage(24, 60, (11.0, 13.0), (27.0, 33.0))
+    assert summarise([*rows, Row(ERM, 2, result(used=None))])[0].used is None
+
+
+def run(*worst, results):
+    history = [{"cost": 24.0 * epoch, "validation": {"worst_group": w}} for epoch, w in enumerate(worst, 1)]
+    return SimpleNamespace(history=history, results=results)
+
+
+def test_the_cost_to_reach_is_measured_against_plain_erm_at_the_same_values(result):
+    swept = Arm("erm", "sgd", {"batch_size": 8}), Arm("useful", "sgd", {"batch_size": 8, "useful.factor": 3})
+    alone = Arm("useful", "adam")  # without ERM by that optimizer
+    arms = {swept[0]: (0.4, 0.5), swept[1]: (0.3, 0.6), ERM: (0.9,), alone: (0.9,), CUT: (0.9,)}
+    rows = [Row(arm, 0, result()) for arm in arms]
+    runs = {(arm, 0): run(*worst, results=result()) for arm, worst in arms.items()}
+    by_arm = {each.arm: each for each in summarise(rows, runs)}
+    assert [level.median_cost for level in by_arm[swept[1]].cost_to_reach] == [48.0, 48.0, 48.0, None]
+    assert by_arm[swept[1]].cost_to_reach[0].median_cost_multiple == 1.0
+    assert by_arm[alone].cost_to_reach == by_arm[CUT].cost_to_reach == ()
+    assert summarise(rows)[0].cost_to_reach == ()
+    runs[swept[1], 0] = run(0.3, results=result(cost=60.0))
+    changed = {each.arm: each for each in summarise(rows, runs)}[swept[1]]
+    assert (changed.cost_to_reach, changed.cost_to_reach_reason) == (
+        (),
+        "its weights were changed after the last epoch",
+    )
