@@ -1,7 +1,7 @@
 """Feature probes: how well each attribute can be read off what a network has learned (Springer, Nagarajan and
 Raghunathan 2024, section 3.1).
 
-    ProErr_a = E_bal [u . phi(x) predicts a(x) wrong],   u = argmin of the logistic loss on a set balanced alike  (eq. 1)
+    ProErr_a = E_bal [u . phi(x) predicts a(x) wrong],   u = argmin of the logistic loss on a set balanced alike (eq. 1)
 
 phi is the input of the last linear layer. In a balanced set there are as many examples of each configuration of the
 label and all attributes, so that an attribute which goes with another in training must be read from features of its
