@@ -162,7 +162,7 @@ def test_data_that_cannot_be_read_is_refused(name: str, refused: Any) -> None:
     ],
 )
 def test_results_by_example_refuse_an_order_that_is_drawn(loader: Any, refused: Any) -> None:
-    message = r"draws its order \(.*; give its .dataset, or a loader with shuffle=False"
+    message = r"draws its order \(.*matched to it; give its .dataset, or a loader with shuffle=False"
     for name in ("forgetting", "importance", "features", "record", "probe"):
         refused(message, DIAGNOSES[name], network(), loader)
     refused(message, evenly.hessian_spectrum, network(), "cross-entropy", loader, top=1, by=Y)

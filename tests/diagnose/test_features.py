@@ -9,9 +9,8 @@ import pytest
 import torch
 from sklearn.manifold import trustworthiness
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
-from evenly import Data, EvenlyError, Split
+from evenly import EvenlyError, Split
 from evenly.diagnose.features import embedding, representations
 from evenly.engine.batches import Batches
 from evenly.engine.evaluation import features_of
@@ -30,10 +29,6 @@ def test_features_are_the_engines() -> None:
     found = representations(model, split)
     assert found.shape == (300, 64)
     torch.testing.assert_close(found, expected)
-    reading = Split(TensorDataset(split.inputs, split.labels), split.labels)
-    data = Data(split, test=(split.inputs[:3], split.labels[:3]))
-    for given in (reading, data, (split.inputs, split.labels), TensorDataset(split.inputs, split.labels)):
-        torch.testing.assert_close(representations(model, given), expected)
 
 
 def test_a_named_layer_gives_its_output() -> None:

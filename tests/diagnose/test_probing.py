@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest, norm
+from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from torch import Tensor, nn
@@ -87,13 +87,6 @@ def test_three_values_on_a_line_have_their_closed_form_error() -> None:
     assert found.chance == pytest.approx(2 / 3)
     assert found.low < 4 / 3 * norm.cdf(-1.2) < found.high
     assert found.logits(torch.tensor([[-3.0], [0.0], [3.0]])).argmax(1).tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize(("wrong", "n"), [(0, 10), (10, 10), (3, 40), (1, 1), (500, 1000)])
-def test_the_interval_is_wilsons(wrong: int, n: int) -> None:
-    other, wide = (binomtest(wrong, n).proportion_ci(level, method="wilson") for level in (0.95, 0.99))
-    assert wilson(wrong, n) == pytest.approx((other.low, other.high), abs=1e-12)
-    assert wilson(wrong, n, level=0.99) == pytest.approx((wide.low, wide.high), abs=1e-12)
 
 
 def noise(n: int = 400, d: int = 300, seed: int = 0) -> Split:

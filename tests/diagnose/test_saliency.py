@@ -16,8 +16,6 @@ from evenly.models import ConvNet, PreActResNet
 from evenly.models.densenet import DenseNet
 from evenly.models.mobilenet import MobileNetV2
 from evenly.models.resnet import BasicBlock, ResNet
-from evenly.models.small import ThreeConvNet
-from evenly.models.vgg import VGG
 
 
 class Tiny(nn.Module):
@@ -137,15 +135,11 @@ NETWORKS: dict[
 NETWORKS = {  # how to build it, the side of its images, its final map, and the logits of that map
     "convnet": (lambda: ConvNet(3, 4, batch_norm=True), 16, lambda m, x: m.features[:6](x),
                 lambda m, a: m.fc(m.hidden(m.features[6:](a)))),
-    "convnet_3": (lambda: ThreeConvNet((3, 16, 16), 4), 16, lambda m, x: nn.Sequential(*[*m][:6])(x),
-                  lambda m, a: nn.Sequential(*[*m][6:])(a)),
     "preact_resnet": (lambda: PreActResNet(3, 4, (1, 1), width=4), 8,
                       lambda m, x: m.bn(m.stages(m.conv1(x))).relu(), lambda m, a: m.fc(a.mean((2, 3)))),
     "resnet": (lambda: ResNet(3, 4, BasicBlock, (1, 1, 1, 1), width=4), 64,
                lambda m, x: m.layer4(m.layer3(m.layer2(m.layer1(m.maxpool(m.bn1(m.conv1(x)).relu()))))),
                lambda m, a: m.fc(a.mean((2, 3)))),
-    "vgg": (lambda: VGG(3, 4, ((4, 1), (6, 2))), 16, lambda m, x: m.features[:-1](x),
-            lambda m, a: m.classifier(m.features[-1](a).mean((2, 3)))),
     "densenet": (lambda: DenseNet(3, 4, blocks=(2, 2), growth=4), 8, lambda m, x: m.features(x).relu(),
                  lambda m, a: m.classifier(a.mean((2, 3)))),
     "mobilenet": (lambda: MobileNetV2(3, 4), 64, lambda m, x: m.features(x),

@@ -263,7 +263,7 @@ def test_the_pilots_products_are_counted_by_their_share(monkeypatch):
 def test_what_is_wrong_with_a_sample_of_the_pilot_is_said_of_the_sample():
     model, (x, y) = built(perceptron(4, 6, 3)), many(0)
     x[130:] = float("nan")
-    with pytest.raises(EvenlyError, match=r"the loss of samples 100 to 149 is nan; look at their inputs"):
+    with pytest.raises(EvenlyError, match=r"the loss of samples 100 to 149 is nan; check their inputs"):
         hessian_spectrum(model, "cross-entropy", (x, y), batch_size=50, pilot=True)
 
 
@@ -300,7 +300,7 @@ def test_as_many_graphs_are_kept_as_memory_holds(monkeypatch):
     def hessian(memory: int) -> MeanHessian:
         return MeanHessian(model, ["0.weight"], "cross-entropy", x, y, batch_size=10, memory=memory, seed=0)
 
-    each = 10 * hessian(1).room_of_sample
+    each = 10 * hessian(1).bytes_per_sample
     for memory, kept in ((0, 0), (each - 1, 0), (2 * each, 2), (100 * each, 4)):
         h = hessian(memory)
         made.clear()
@@ -316,7 +316,7 @@ def test_the_room_of_a_graph_is_measured():
     x, y = regression(0)
     names = [name for name, _ in model.named_parameters()]
     h = MeanHessian(model, names, "mse", x, y, batch_size=10, memory=1, seed=0)
-    assert 500 * 8 <= h.room_of_sample <= 40 * 500 * 8
+    assert 500 * 8 <= h.bytes_per_sample <= 40 * 500 * 8
 
 
 def test_train_mode_is_the_loss_of_training_batch_by_batch():
@@ -526,8 +526,8 @@ WITH_NAN[25] = float("nan")
         ),
         (r"the model gives \(1, 6\) for 2 samples", {"model": Spoilt(lambda z: z.reshape(-1, 6))}),
         ("the model gives a dict for 2 samples", {"model": Spoilt(lambda z: {"logits": z})}),
-        ("the loss of samples 20 to 29 is nan; look at", {"data": (WITH_NAN, Y), "batch_size": 10, "memory": 0}),
-        ("the loss of samples 20 to 29 is nan; look at", {"data": (WITH_NAN, Y), "batch_size": 10}),
+        ("the loss of samples 20 to 29 is nan; check their", {"data": (WITH_NAN, Y), "batch_size": 10, "memory": 0}),
+        ("the loss of samples 20 to 29 is nan; check their", {"data": (WITH_NAN, Y), "batch_size": 10}),
         (
             r"torch cannot differentiate Spoilt twice \(.*\); give parameters= that come after that layer",
             {"model": Spoilt(Rooted.apply), "loss": "squared", "data": (X, X[:, :3])},

@@ -185,29 +185,6 @@ def test_no_curvature_is_refused() -> None:
         stability_card(model, "squared", (0 * x, y), lr=0.1, batch_size=2)
 
 
-class Branching(nn.Module):
-    """Control flow that vmap cannot batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.l = nn.Linear(4, 3).double()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.l(x) if float(x.sum()) > 0 else -self.l(x)
-
-
-def test_a_model_that_cannot_be_batched_and_labels_of_any_kind() -> None:
-    torch.manual_seed(1)
-    x, y = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3
-    plain = stability_card(Branching(), "cross-entropy", (x, y), lr=0.1, batch_size=2, chunk=1)
-    assert plain.lrs.exact
-    for labels in (y.int(), y[:, None], y.numpy().astype("int8")):
-        card = stability_card(Branching(), "cross-entropy", (x, labels), lr=0.1, batch_size=2, chunk=1)
-        assert card.loss == pytest.approx(plain.loss)
-        assert card.gradient_norm == pytest.approx(plain.gradient_norm)
-
-
 def test_exact_hessians_of_a_loss_of_ones_own() -> None:
     model, x, y = linear_problem()
     quartic = lambda f, t: (f - t).pow(4).mean() + (f - t).square().mean()  # noqa: E731

@@ -57,8 +57,8 @@ def audit(
         rho: SAM's radius, for the phantom importance weights.
         top: eigenvalues of the Hessian; 0 leaves curvature out, which takes the longest.
         samples: training examples that curvature and importance weights are computed over at most.
-        forgetting: (M,) scores of the training examples: ``run.record.forgetting_scores`` where `evenly.train` was
-            asked to record them, the scores of an `evenly.ForgettingTracker`, or `evenly.forgetting_scores`.
+        forgetting: (M,) scores of the training examples: ``run.record.forgetting_scores`` where `evenly.train`
+            recorded them, the scores of an `evenly.ForgettingTracker`, or `evenly.forgetting_scores`.
     """
     started = time.perf_counter()
     _check(model, data, split, needs_gradients=bool(rho or top), top=top)

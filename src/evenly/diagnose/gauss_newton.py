@@ -74,7 +74,7 @@ class GaussNewton:
 
     def inputs(self, start: int, stop: int) -> Tensor:
         """Inputs of samples, on the model's device and of its type."""
-        x = self.x[start:stop].to(self.device, copy=True)  # a model may write into what it is given
+        x = self.x[start:stop].to(self.device, copy=True)  # a model may write into its input
         return x.to(self.dtype) if x.is_floating_point() else x
 
     def rows(self, start: int, stop: int) -> Tensor:
@@ -327,8 +327,8 @@ def state_of(model: nn.Module, among: set[str] | None = None) -> tuple[dict[str,
 
     Buffers are copies, so that nothing is written back.
     """
-    mine: dict[str, Tensor] = {}
+    trained: dict[str, Tensor] = {}
     others: dict[str, Tensor] = {}
     for name, w in model.named_parameters():
-        (mine if w.requires_grad and (among is None or name in among) else others)[name] = w.detach()
-    return mine, others | {name: b.detach().clone() for name, b in model.named_buffers()}
+        (trained if w.requires_grad and (among is None or name in among) else others)[name] = w.detach()
+    return trained, others | {name: b.detach().clone() for name, b in model.named_buffers()}

@@ -43,7 +43,7 @@ SAMPLES = 1000
 
 
 class Recorder(Tracker):
-    """Diagnoses at chosen epochs. Each row of `history` has the epoch and, of what was asked for:
+    """Diagnoses at chosen epochs. Each row of `history` has the epoch and, where chosen:
 
     - ``probe_NAME``, ``probe_NAME_low``, ``probe_NAME_high``: the probing error and its interval (`evenly.probes`)
     - ``gini_real``, ``gini_phantom``: of the importance weights (`evenly.importance_weights`)

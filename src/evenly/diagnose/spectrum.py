@@ -25,7 +25,7 @@ towards the top (its moments by some percent).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, overload
@@ -217,72 +217,54 @@ def hessian_spectrum(
     if batch_size is None:
         batch_size = (data.batch_size if isinstance(data, DataLoader) else None) or BATCH
     x, y = samples_of(data)
-    find = _Search(model, loss, shapes, int(top), mode == "train", batch_size, seed, search)
-    if by is None:
-        return find.spectrum(x, y)
-    subsets = {number: index.to(x.device) for number, index in _subsets(by, data, y).items()}
-    return {number: find.spectrum(x[index], y[index]) for number, index in subsets.items()}
+    subsets: dict[int, Any] = {0: slice(None)} if by is None else _subsets(by, data, y)
+
+    def hessian_of(x: Tensor, y: Tensor) -> MeanHessian:
+        return MeanHessian(model, list(shapes), loss, x, y, batch_size=batch_size, memory=search.memory, seed=seed)
+
+    with in_eval_mode(model), torch.enable_grad():
+        model.train(mode == "train")
+        spectra = {
+            number: _spectrum(hessian_of, x[index], y[index], top, search, seed) for number, index in subsets.items()
+        }
+    return spectra[0] if by is None else spectra
 
 
-@dataclass(frozen=True)
-class _Search:
-    """The search for one spectrum after another, with all that they share."""
+def _spectrum(
+    hessian_of: Callable[[Tensor, Tensor], MeanHessian], x: Tensor, y: Tensor, top: int, search: Lanczos, seed: int
+) -> HessianSpectrum:
+    """The spectrum over samples x (n, ...), y (n, ...)."""
 
-    model: nn.Module
-    loss: str | Loss
-    shapes: Shapes
-    top: int
-    training: bool
-    batch_size: int
-    seed: int
-    options: Lanczos
-
-    def spectrum(self, x: Tensor, y: Tensor) -> HessianSpectrum:
-        """Of samples x (n, ...), y (n, ...)."""
-        options, n = self.options, len(x)
-        towards, cost = None, 0.0
-        with in_eval_mode(self.model), torch.enable_grad():
-            self.model.train(self.training)
-            if options.pilot and n // PILOT >= FEWEST:
-                few = torch.randperm(n, generator=generator(derive(self.seed, "pilot")))[: n // PILOT].to(x.device)
-                with suppress(EvenlyError):  # the run over all samples says it of its own
-                    most = max(self.top, min(options.most_steps, 40))
-                    pilot = self._extremes(x[few], y[few], tolerance=3e-3, most=most)
-                    towards, cost = pilot.vectors.sum(0), pilot.products * len(few) / n
-            top = self._extremes(
-                x,
-                y,
-                tolerance=options.tolerance,
-                runs=options.runs,
-                least=options.least_steps,
-                most=options.most_steps,
-                towards=towards,
-            )
-        return HessianSpectrum(
-            torch.from_numpy(top.values),
-            torch.from_numpy(top.residuals),
-            torch.from_numpy(top.converged),
-            Density(torch.from_numpy(top.nodes), torch.from_numpy(top.weights)),
-            products=top.products,
-            cost=top.products + cost,
-            runs=top.runs,
-            samples=n,
-            shapes=self.shapes,
-            vectors=top.vectors if options.vectors else None,
-        )
-
-    def _extremes(self, x: Tensor, y: Tensor, **options: Any) -> Extremes:
-        hessian = MeanHessian(
-            self.model, list(self.shapes), self.loss, x, y, batch_size=self.batch_size, memory=self.options.memory,
-            seed=self.seed,
-        )  # fmt: skip
+    def leading(hessian: MeanHessian, **options: Any) -> Extremes:
         return extremes(
             hessian.times,
-            lambda number: hessian.random(derive(self.seed, "start", number)),
-            self.top,
-            magnitude=self.options.which == "magnitude",
+            lambda number: hessian.random(derive(seed, "start", number)),
+            top,
+            magnitude=search.which == "magnitude",
             **options,
         )
+
+    n, towards, cost = len(x), None, 0.0
+    if search.pilot and n // PILOT >= FEWEST:
+        few = torch.randperm(n, generator=generator(derive(seed, "pilot")))[: n // PILOT].to(x.device)
+        with suppress(EvenlyError):  # what is wrong with a sample, the run over all of them says
+            pilot = leading(hessian_of(x[few], y[few]), tolerance=3e-3, most=max(top, min(search.most_steps, 40)))
+            towards, cost = pilot.vectors.sum(0), pilot.products * len(few) / n
+    limits = {"least": search.least_steps, "most": search.most_steps}
+    hessian = hessian_of(x, y)
+    top_pairs = leading(hessian, tolerance=search.tolerance, runs=search.runs, towards=towards, **limits)
+    return HessianSpectrum(
+        torch.from_numpy(top_pairs.values),
+        torch.from_numpy(top_pairs.residuals),
+        torch.from_numpy(top_pairs.converged),
+        Density(torch.from_numpy(top_pairs.nodes), torch.from_numpy(top_pairs.weights)),
+        products=top_pairs.products,
+        cost=top_pairs.products + cost,
+        runs=top_pairs.runs,
+        samples=n,
+        shapes={name: weight.shape for name, weight in hessian.weights.items()},
+        vectors=top_pairs.vectors if search.vectors else None,
+    )
 
 
 def _chosen(model: nn.Module, parameters: Any) -> Shapes:
@@ -326,7 +308,7 @@ def _subsets(by: Any, data: Any, y: Tensor) -> dict[int, Tensor]:
             raise EvenlyError("by='group' needs a Split or Data with groups; give these, or an array (N,) of numbers")
         if split.groups.ndim == 2:
             columns = enumerate(split.groups.unbind(1))
-            return {group: column.nonzero().flatten() for group, column in columns if bool(column.any())}
+            return {group: column.nonzero().flatten().cpu() for group, column in columns if bool(column.any())}
         numbers = split.groups
     elif isinstance(by, str):
         if y.is_floating_point() or y.numel() != len(y):
@@ -338,4 +320,4 @@ def _subsets(by: Any, data: Any, y: Tensor) -> dict[int, Tensor]:
             raise EvenlyError(
                 f"by is {numbers.dtype} of shape {tuple(numbers.shape)} for {len(y)} samples; give an integer for each"
             )
-    return {int(number): (numbers == number).nonzero().flatten() for number in numbers.unique()}
+    return {int(number): (numbers == number).nonzero().flatten().cpu() for number in numbers.unique()}
