@@ -58,7 +58,7 @@ def test_two_logits_of_the_authors_code_are_this_network_up_to_signs(refused):
         flipped.bias.copy_(model.bias * sign)
     difference = z[..., :3].sum((1, 2)) - z[..., 3:].sum((1, 2))
     torch.testing.assert_close(flipped(x), difference, rtol=1e-12, atol=1e-12)
-    refused("init must be 'normal' or 'uniform', got 'zeros'", CubicCNN, 4, init="zeros")
+    refused("init must be one of normal, uniform, got 'zeros'", CubicCNN, 4, init="zeros")
 
 
 @pytest.mark.parametrize(("sigma_0", "expected"), [(None, 0.1 / math.sqrt(50)), (0.3, 0.3)])
