@@ -89,9 +89,3 @@ def test_the_seed_decides_the_data():
     for name in ("shortcut-digits", "partial-digits"):
         prints = [load(name, seed=seed).fingerprint() for seed in (0, 0, 1)]
         assert prints[0] == prints[1] != prints[2]
-
-
-def test_refusals(refused):
-    refused("rate .* must be at most 1, got 1.5", load, "shortcut-digits", rate=1.5)
-    refused("brightness .* must be at least 0, got -0.1", load, "shortcut-digits", brightness=-0.1)
-    refused("missing .* must be a number, got nan", load, "partial-digits", missing=float("nan"))

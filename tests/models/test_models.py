@@ -48,7 +48,7 @@ def test_cubic_gradient_is_the_formula(bias):
     torch.testing.assert_close(model.filters.grad, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_two_logits_of_the_authors_code_are_this_network_up_to_signs(refused):
+def test_two_logits_of_the_authors_code_are_this_network_up_to_signs():
     model, x = cubic(True, filters=6), inputs(6, 3, 4)
     z = (x @ model.filters.T + model.bias) ** 3
     flipped = CubicCNN(4, 6, bias=True).double()
@@ -58,7 +58,6 @@ def test_two_logits_of_the_authors_code_are_this_network_up_to_signs(refused):
         flipped.bias.copy_(model.bias * sign)
     difference = z[..., :3].sum((1, 2)) - z[..., 3:].sum((1, 2))
     torch.testing.assert_close(flipped(x), difference, rtol=1e-12, atol=1e-12)
-    refused("init must be one of normal, uniform, got 'zeros'", CubicCNN, 4, init="zeros")
 
 
 @pytest.mark.parametrize(("sigma_0", "expected"), [(None, 0.1 / math.sqrt(50)), (0.3, 0.3)])
