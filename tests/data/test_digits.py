@@ -69,8 +69,8 @@ def test_groups_are_label_and_edge_and_validation_and_test_show_every_image_with
     for split in shortcut.splits.values():
         assert torch.equal(split.groups, 2 * split.labels + split.attributes["edge"])
     for split in (shortcut.validation, shortcut.test):
-        shown = set(zip(sources(split).tolist(), split.attributes["edge"].tolist(), strict=True))
-        assert len(shown) == len(split) == 2 * len(sources(split).unique())
+        edges = set(zip(sources(split).tolist(), split.attributes["edge"].tolist(), strict=True))
+        assert len(edges) == len(split) == 2 * len(sources(split).unique())
         assert torch.equal(torch.bincount(split.groups)[[0, 2]], torch.bincount(split.groups)[[1, 3]])
 
 

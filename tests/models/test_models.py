@@ -140,16 +140,16 @@ def test_building_leaves_the_global_random_state_alone(model):
 
 
 def test_the_fresh_copies_of_a_given_module_share_nothing_with_it():
-    given = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
-    fresh, name = factory(given, (5,), 3, seed=0)
+    module = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
+    fresh, name = factory(module, (5,), 3, seed=0)
     assert name == "Sequential as given"
     copy = fresh()
-    kept = {key: value.clone() for key, value in given.state_dict().items()}
+    before = {key: value.clone() for key, value in module.state_dict().items()}
     with torch.no_grad():
         for value in copy.state_dict().values():
             value.add_(1)
-    assert all(torch.equal(given.state_dict()[key], value) for key, value in kept.items())
-    assert all(torch.equal(fresh().state_dict()[key], value) for key, value in kept.items())
+    assert all(torch.equal(module.state_dict()[key], value) for key, value in before.items())
+    assert all(torch.equal(fresh().state_dict()[key], value) for key, value in before.items())
 
 
 def test_options_reach_a_named_model_and_hyphens_are_underscores():
