@@ -56,8 +56,8 @@ def test_features_are_standardised_by_the_training_rows(tmp_path):
     data = table(tmp_path / "people.csv")
     assert data.feature_names == ["age", "one", "pay"]
     x = np.array([[float(row[name]) for name in data.feature_names] for row in rows])
-    of = np.array([row["split"] for row in rows])
-    train = x[of == "train"]
+    parts = np.array([row["split"] for row in rows])
+    train = x[parts == "train"]
     mean, spread = train.mean(0), np.sqrt(((train - train.mean(0)) ** 2).mean(0))
     spread[1] = 1.0
     np.testing.assert_allclose(data.mean, mean, rtol=1e-12)
@@ -65,7 +65,7 @@ def test_features_are_standardised_by_the_training_rows(tmp_path):
     for part, name in (("train", "train"), ("validation", "val"), ("test", "test")):
         split = data.splits[part]
         assert split.inputs.dtype == torch.float32
-        np.testing.assert_allclose(split.inputs.numpy(), (x[of == name] - mean) / spread, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(split.inputs.numpy(), (x[parts == name] - mean) / spread, rtol=1e-5, atol=1e-6)
         assert split.labels.tolist() == [int(row["label"] == "yes") for row in rows if row["split"] == name]
         assert split.attributes["city"].tolist() == [int(row["city"] == "rome") for row in rows if row["split"] == name]
         assert split.groups.tolist() == (2 * split.labels + split.attributes["city"]).tolist()
@@ -165,9 +165,10 @@ def test_overlapping_groups_of_columns_of_yes_and_no(tmp_path):
     assert data.measured_names == ["a, old", "b, old", "a, tall", "b, tall"]
     assert data.group_count == 8
     for split in data.splits.values():
-        of = [rows[int(text[1:])] for text in split.texts]
+        members = [rows[int(text[1:])] for text in split.texts]
         expected = [
-            [row["label"] == k and row[name] in ("1", "Yes") for name in ("old", "tall") for k in "ab"] for row in of
+            [row["label"] == k and row[name] in ("1", "Yes") for name in ("old", "tall") for k in "ab"]
+            for row in members
         ]
         assert split.evaluation_groups.tolist() == expected
         assert split.groups.bincount(minlength=8).min() >= 1

@@ -346,11 +346,7 @@ def test_what_cannot_be_trained_is_refused(change, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: spiral.initial([0], hidden=1), "hidden must be at least 2, got 1"),
-        (lambda: spiral.Intervention("importanc"), "effect must be one of none, importance, learning-rate, both, got"),
-        (lambda: spiral.Intervention("both", math.inf), "v_hard must be a number, got inf"),
         (lambda: spiral.gini(torch.tensor([1.0, -1.0])), "weights must be at least 0, got -1"),
-        (lambda: spiral.effects((X, Y), (X, Y), seeds=[0, 1], rho=0.0), "rho must be above 0, got 0.0"),
         (lambda: spiral.Disentangled(spiral.initial([0, 1])), "a module is one network, got 2; take one of them"),
     ],
 )

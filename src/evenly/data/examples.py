@@ -108,8 +108,8 @@ def read_examples(preprocessing: Preprocessing, raw: Any, class_names: Sequence[
 def _accepted(preprocessing: Preprocessing) -> str:
     match preprocessing:
         case TablePreprocessing(features=features):
-            shown = ", ".join(features[:5]) + (", ..." if len(features) > 5 else "")
-            return f"a csv file, a DataFrame or a list of dicts with the columns {shown}"
+            columns = ", ".join(features[:5]) + (", ..." if len(features) > 5 else "")
+            return f"a csv file, a DataFrame or a list of dicts with the columns {columns}"
         case TextPreprocessing(text=text):
             return f"a list of strings, or a csv file or a DataFrame with the column {text!r}"
         case ImagePreprocessing():

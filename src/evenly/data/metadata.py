@@ -166,13 +166,13 @@ def usual_groups(attribute_names: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def grouped(
-    by: str,
+    grouping: str,
     labels: Integers,
     class_names: Sequence[str],
     attributes: Mapping[str, Integers],
     attribute_names: Mapping[str, Sequence[str]],
 ) -> Groups:
-    """The groups that `by` names, in the form described at the top of this file.
+    """The groups that `grouping` names, in the form described at the top of this file.
 
     Args:
         labels: (N,) in 0..K-1, by `class_names`.
@@ -182,7 +182,7 @@ def grouped(
     value_names = {"label": list(class_names)} | {
         name: [f"{name} {value}" for value in attribute_names[name]] for name in attributes
     }
-    crossed, overlapping = columns_of(by)
+    crossed, overlapping = columns_of(grouping)
     for name in (*crossed, *overlapping):
         if name not in columns:
             raise EvenlyError(f"no attribute to group by is called {name!r}; there are: {', '.join(columns)}")
@@ -190,7 +190,7 @@ def grouped(
     used = [*crossed, *overlapping]
     count = reduce(lambda total, name: total * len(value_names[name]), used, 1)
     if count > MOST_GROUPS:
-        raise EvenlyError(f"groups {by!r} make {count} combinations, more than {MOST_GROUPS}; name fewer columns")
+        raise EvenlyError(f"groups {grouping!r} make {count} combinations, more than {MOST_GROUPS}; name fewer columns")
 
     def combined(used: Sequence[str]) -> tuple[Integers, list[str]]:
         """(N,) the number of each example's combination, the last column running fastest, and their names."""
@@ -211,19 +211,21 @@ def strata(labels: Integers, groups: Groups | None) -> Integers:
     return labels if groups is None else labels * len(groups.names) + groups.groups
 
 
-def columns_of(by: str) -> tuple[list[str], list[str]]:
+def columns_of(grouping: str) -> tuple[list[str], list[str]]:
     """The columns that a choice of groups names: those that are crossed, and those that overlap."""
-    parts = [[name.strip() for name in part.split("+")] for part in by.split(",")]
+    parts = [[name.strip() for name in part.split("+")] for part in grouping.split(",")]
     names = [name for part in parts for name in part]
     if "" in names or len(set(names)) < len(names) or sum(len(part) > 1 for part in parts) > 1:
-        raise EvenlyError(f"groups {by!r} cannot be read; name columns once each, as place, label,place or label,a+b")
+        raise EvenlyError(
+            f"groups {grouping!r} cannot be read; name columns once each, as place, label,place or label,a+b"
+        )
     crossed = [part[0] for part in parts if len(part) == 1]
     return crossed, [name for part in parts if len(part) > 1 for name in part]
 
 
 def divided(
     strata: Integers,
-    given: Names | None,
+    named_splits: Names | None,
     validation: float | None,
     test: float | None,
     seed: int,
@@ -243,8 +245,8 @@ def divided(
     for name, share in (("validation", validation), ("test", test)):
         if share is not None:
             share_of(share, name)
-    if given is not None:
-        return _with_validation(strata, given.astype("<U10"), validation, test, seed)
+    if named_splits is not None:
+        return _with_validation(strata, named_splits.astype("<U10"), validation, test, seed)
     held, last = SHARES[0] if validation is None else validation, SHARES[1] if test is None else test
     if held + last >= 1:
         raise EvenlyError(f"validation {held} and test {last} leave nothing to train on; give smaller shares")

@@ -35,12 +35,12 @@ def test_labels_splits_and_attributes_are_numbered_and_named(tmp_path):
     }
     for part, name in enumerate(("train", "validation", "test")):
         split = data.splits[name]
-        of = list(reversed(range(4 * part, 4 * part + 4)))
-        assert split.inputs[:, 0, 0, 0].tolist() == of
-        assert split.labels.tolist() == [1 - i % 2 for i in of]
-        assert split.attributes["place"].tolist() == [i // 2 % 2 for i in of]
+        members = list(reversed(range(4 * part, 4 * part + 4)))
+        assert split.inputs[:, 0, 0, 0].tolist() == members
+        assert split.labels.tolist() == [1 - i % 2 for i in members]
+        assert split.attributes["place"].tolist() == [i // 2 % 2 for i in members]
         assert [int(data.attribute_names["year"][k]) for k in split.attributes["year"]] == [
-            (10, 9, -1)[i % 3] for i in of
+            (10, 9, -1)[i % 3] for i in members
         ]
         assert split.groups is None
 

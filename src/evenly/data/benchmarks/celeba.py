@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.places import Folder, find_layout
 from evenly.data.benchmarks.rows import SPLITS, files_in, read_spaced, translated
 from evenly.data.images.decoding import MEMORY, Decoded, Reading, Squeezed, decode_zip
 from evenly.data.images.listing import Listing, assembled
@@ -31,7 +31,7 @@ _LAYOUTS = {
 
 
 def celeba(
-    folder: str | Path | None = None,
+    folder: Folder = None,
     label: str = "Blond_Hair",
     attribute: str = "Male",
     size: int | None = 64,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from evenly.data.benchmarks.cifar import CIFAR10_CLASSES
-from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.places import Folder, find_layout
 from evenly.data.images.decoding import MEMORY, Reading
 from evenly.data.images.folders import split_folders
 from evenly.data.images.listing import assembled
@@ -13,7 +11,7 @@ from evenly.data.images.parts import PHOTOGRAPHS, ImageData
 from evenly.errors import EvenlyError
 
 
-def cinic10(folder: str | Path | None = None, memory: float = MEMORY, seed: int = 0) -> ImageData:
+def cinic10(folder: Folder = None, memory: float = MEMORY, seed: int = 0) -> ImageData:
     """CINIC-10, uint8 (N, 3, 32, 32), three splits of 90,000 images, from `folder` or EVENLY_DATA/cinic10.
 
     Args:

@@ -9,11 +9,9 @@ shows a few comments over and over. For a comparison with what they print give t
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
-from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.places import Folder, find_layout
 from evenly.data.images.parts import Integers
 from evenly.data.metadata import grouped, in_splits, read_rows, splits_in
 from evenly.data.preprocessing import TextPreprocessing
@@ -27,7 +25,7 @@ PDE = {"warmup_epochs": 15, "every": 2, "add": 300, "cap": 150}
 """Table 8 and App. C of Deng et al. (2023)."""
 
 
-def civilcomments(folder: str | Path | None = None, seed: int = 0) -> TableData:
+def civilcomments(folder: Folder = None, seed: int = 0) -> TableData:
     """CivilComments-WILDS, texts, 16 overlapping and 512 distinct groups, from `folder` or EVENLY_DATA/civilcomments.
 
     The splits are the official ones; nothing depends on the seed. The attributes are the eight identities.

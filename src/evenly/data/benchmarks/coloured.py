@@ -7,13 +7,13 @@ the digit can. In the test set it mostly predicts the opposite.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from evenly.data.benchmarks.idx import mnist
+from evenly.data.benchmarks.places import Folder
 from evenly.data.contract import Share, Split
 from evenly.data.images.parts import FEW_STROKES, ImageData, Integers, ranks
 from evenly.errors import SettingError
@@ -25,7 +25,7 @@ COLOURS = ("green", "red")
 
 @checks_options
 def coloured_mnist(
-    folder: str | Path | None = None,
+    folder: Folder = None,
     correlations: Sequence[float] = (0.9, 0.8),
     test_correlation: Share = 0.1,
     noise: Share = 0.25,

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from evenly.data.benchmarks.cifar import CIFAR10_CLASSES, cifar10
 from evenly.data.benchmarks.idx import FASHION_CLASSES, fashion_mnist, mnist
+from evenly.data.benchmarks.places import Folder
 from evenly.data.contract import Share, Split
 from evenly.data.images.parts import FEW_STROKES, ImageData, Integers, share_of
 from evenly.errors import EvenlyError
@@ -43,11 +44,7 @@ own mean, over the training images.
 
 @checks_options
 def cifar_mnist(
-    folder: str | Path | None = None,
-    correlation: Share = 1.0,
-    validation: float = 0.1,
-    n: int | None = None,
-    seed: int = 0,
+    folder: Folder = None, correlation: Share = 1.0, validation: float = 0.1, n: int | None = None, seed: int = 0
 ) -> ImageData:
     """A CIFAR-10 airplane or automobile below an MNIST 0 or 1, uint8 (N, 3, 64, 32); attributes "cifar", "mnist".
 
@@ -65,11 +62,7 @@ def cifar_mnist(
 
 @checks_options
 def fashion_mnist_mnist(
-    folder: str | Path | None = None,
-    correlation: Share = 1.0,
-    validation: float = 0.1,
-    n: int | None = None,
-    seed: int = 0,
+    folder: Folder = None, correlation: Share = 1.0, validation: float = 0.1, n: int | None = None, seed: int = 0
 ) -> ImageData:
     """Fashion-MNIST's first five classes below an MNIST 0 to 4, uint8 (N, 3, 64, 32); attributes "fashion", "mnist".
 
@@ -82,7 +75,7 @@ def fashion_mnist_mnist(
 def _joined(
     name: str,
     hard: tuple[str, Sequence[str]],
-    folder: str | Path | None,
+    folder: Folder,
     correlation: float,
     validation: float,
     n: int | None,

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from evenly.data.benchmarks.atlases import decode_atlases
-from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.places import Folder, find_layout
 from evenly.data.contract import Data, Split
 from evenly.data.images.decoding import MEMORY, Decoded, Reading, Squeezed
 from evenly.data.images.folders import folders_in, images_in
@@ -37,7 +37,7 @@ VLCS = ("Caltech101", "LabelMe", "SUN09", "VOC2007")
 
 
 def pacs(
-    folder: str | Path | None = None,
+    folder: Folder = None,
     target: str = "sketch",
     validation: float = 0.2,
     size: int = 128,
@@ -69,7 +69,7 @@ def pacs(
 
 
 def office_home(
-    folder: str | Path | None = None,
+    folder: Folder = None,
     target: str = "Clipart",
     validation: float = 0.2,
     size: int = 128,
@@ -88,7 +88,7 @@ def office_home(
 
 
 def vlcs(
-    folder: str | Path | None = None,
+    folder: Folder = None,
     target: str = "VOC2007",
     validation: float = 0.2,
     size: int = 128,

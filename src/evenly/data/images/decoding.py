@@ -382,5 +382,5 @@ def as_json(size: Size) -> int | list[int] | None:
 
 
 def _listed(named: Sequence[tuple[str, str]]) -> str:
-    shown = ", ".join(f"{file!r} ({why})" for file, why in named[:3])
-    return shown + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+    first = ", ".join(f"{file!r} ({why})" for file, why in named[:3])
+    return first + (f" and {len(named) - 3} more" if len(named) > 3 else "")
