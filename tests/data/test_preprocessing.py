@@ -176,10 +176,10 @@ def test_arrays_of_any_size_and_order_of_axes_are_brought_to_size(folder):
 
 
 def test_images_resized_whole_and_cut_are_so_again(folder, tmp_path):
-    from evenly.data.images.decoding import Squeezed, decode
+    from evenly.data.images.decoding import Reading, Squeezed, decode
 
     files = [f"test/{name}/0.png" for name in CLASSES]
-    read = decode(folder, files, size=Squeezed(6, 8), channels=3).pixels
+    read = decode(folder, files, Reading(size=Squeezed(6, 8), channels=3)).pixels
     examples = read_examples(ImagePreprocessing((3, 6, 6), whole=8), [folder / file for file in files], CLASSES)
     assert torch.equal(examples.inputs, read)
     unsized = read_examples(ImagePreprocessing((3, 6, 6)), [folder / file for file in files], CLASSES)

@@ -13,7 +13,8 @@ from torch import nn
 
 import evenly
 from evenly import Data, Split
-from evenly.diagnose.auditing import Audit, audit
+from evenly.diagnose.auditing import audit
+from evenly.diagnose.findings import Audit
 from evenly.diagnose.recording import Recorder
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -67,8 +68,7 @@ def test_an_audit_on_a_gpu_finds_what_it_finds_on_the_cpu(tmp_path: Path, where:
     alike(expected, found, 1e-6)
     assert all(torch.equal(value.cpu(), before[name]) for name, value in on_gpu.state_dict().items())
     json.dumps(found.to_dict(), allow_nan=False)
-    found.report(tmp_path / "audit.html", against=expected if where == "cpu" else None)
-    text = (tmp_path / "audit.html").read_text()
+    text = evenly.write_report([found, expected], tmp_path / "audit.html").read_text()
     assert "Grad-CAM" in text
     assert "Times forgotten" in text
 
@@ -95,6 +95,6 @@ def test_a_run_on_a_gpu_records_what_a_recorder_finds_and_goes_on_from_its_folde
     read_back = evenly.train(data(), model=network, record=what, out=tmp_path / "run", **settings)
     assert torch.equal(read_back.record.forgetting_scores, run.record.forgetting_scores)
     plain = evenly.train(data(), model=network, **settings)
-    assert plain.step == run.step  # recording does not keep a step from being captured
+    assert plain.results.step == run.results.step  # recording does not keep a step from being captured
     for ours, theirs in zip(plain.model.parameters(), run.model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)  # sums on a GPU have no one order

@@ -52,11 +52,11 @@ def test_graphs_are_kept_by_what_the_gpu_has_free_and_change_nothing():
         MeanHessian(model.eval(), names, "cross-entropy", x, y, batch_size=16, memory=memory, seed=0)
         for memory in (0, None)
     ]
-    assert hessians[1].room <= torch.cuda.mem_get_info()[1] // 2
+    assert hessians[1].bytes_left <= torch.cuda.mem_get_info()[1] // 2
     v = hessians[0].random(0)
     assert v.is_cuda
     torch.testing.assert_close(hessians[0].times(v), hessians[1].times(v), rtol=1e-10, atol=1e-12)
-    assert [len(h.kept) for h in hessians] == [0, 4]
+    assert [len(h.graphs) for h in hessians] == [0, 4]
 
 
 def test_dropout_masks_stay_between_products_and_the_state_is_left():

@@ -51,17 +51,17 @@ def test_tables_and_trackers_agree_with_the_count(history: list[list[bool]]) -> 
     index = torch.arange(len(history[0]))
     for row in history:
         order = index.flip(0)
-        tracker(order, torch.tensor(row)[order])
-    one_call(index.repeat(len(history)), torch.tensor(history).flatten())  # copies count in the order they stand
+        tracker.update(order, torch.tensor(row)[order])
+    one_call.update(index.repeat(len(history)), torch.tensor(history).flatten())  # copies count in the order they stand
     assert tracker.scores.tolist() == one_call.scores.tolist() == expected
 
 
 def test_examples_are_compared_with_when_they_were_last_seen() -> None:
     tracker = ForgettingTracker(5)
-    tracker([0, 1, 2], [True, True, False])
-    tracker([3], [False])
-    tracker([1, 0], [False, True])
-    tracker([1, 1], [True, False])
+    tracker.update([0, 1, 2], [True, True, False])
+    tracker.update([3], [False])
+    tracker.update([1, 0], [False, True])
+    tracker.update([1, 1], [True, False])
     scores = tracker.scores
     assert scores[:4].tolist() == [0, 2, INF, INF]
     assert bool(scores[4].isnan())
@@ -71,15 +71,15 @@ def test_examples_are_compared_with_when_they_were_last_seen() -> None:
 
 def test_a_tracker_goes_on_from_its_state() -> None:
     one, other = ForgettingTracker(3), ForgettingTracker(3)
-    one([0, 1], [True, True])
+    one.update([0, 1], [True, True])
     other.load_state_dict(one.state_dict())
-    one([0], [False])
+    one.update([0], [False])
     assert other.scores[0] == 0
-    other([0], [False])
+    other.update([0], [False])
     assert torch.equal(one.scores.nan_to_num(-1), other.scores.nan_to_num(-1))
     with pytest.raises(EvenlyError, match="not of a tracker of 4 examples"):
         ForgettingTracker(4).load_state_dict(one.state_dict())
-    with pytest.raises(EvenlyError, match="not of a tracker"):
+    with pytest.raises(EvenlyError, match="is in the state or in the ForgettingTracker, not in both"):
         one.load_state_dict({})
 
 
@@ -94,42 +94,32 @@ class Sign(nn.Module):
         return self.drop(self.sign * x)
 
 
-def test_checkpoints_are_looked_at_in_eval_mode() -> None:
+def test_a_tracker_evaluates_in_eval_mode_and_has_a_row_for_each_step(refused: Any) -> None:
     x = torch.tensor([[1.0], [-1.0], [2.0]]).repeat(200, 1)
-    data = Split(x, torch.tensor([1, 1, 1]).repeat(200))
-    tracker = ForgettingTracker(600)
-    accuracies = []
-    for sign in (1.0, -1.0, 1.0, 1.0):
-        model = Sign(sign)
-        accuracies.append(tracker.look(model, data))
-        assert model.training
-        assert model.drop.training
-    assert accuracies == pytest.approx([2 / 3, 1 / 3, 2 / 3, 2 / 3])
+    tracker = ForgettingTracker(Split(x, torch.tensor([1, 1, 1]).repeat(200)))
+    for step, sign in enumerate((1.0, -1.0, 1.0, 1.0), 3):
+        assert {"step": step, **tracker(Sign(sign), step)} == tracker.history[-1]
+    assert [row["step"] for row in tracker.history] == [3, 4, 5, 6]
+    assert [row["accuracy"] for row in tracker.history] == pytest.approx([2 / 3, 1 / 3, 2 / 3, 2 / 3])
+    assert [row["never_right"] for row in tracker.history] == pytest.approx([1 / 3, 0, 0, 0])
     assert tracker.scores.tolist() == [1, 1, 1] * 200
-    assert tracker.look(Sign(1.0), (x, 1 - data.labels)) == pytest.approx(1 / 3)
+    refused("the tracker has 3 examples and no data; give it data, or call", ForgettingTracker(3), Sign(1.0))
 
 
-def test_what_is_no_history_is_refused() -> None:
-    def refused(match: str, call: Any, *arguments: Any) -> None:
-        with pytest.raises(EvenlyError, match=match) as error:
-            call(*arguments)
-        assert "\n" not in str(error.value)
-
-    tracker = ForgettingTracker(3)
+def test_what_is_no_history_is_refused(refused: Any) -> None:
+    update = ForgettingTracker(3).update
     refused(r"history has shape \(3,\); give \(T, N\)", forgetting_scores, torch.ones(3))
     refused("history has shape", forgetting_scores, torch.ones(0, 3))
     refused("history cannot be read as a table", forgetting_scores, [[True], [True, False]])
     refused("history cannot be read as a table", forgetting_scores, [])
     refused("history holds 2", forgetting_scores, torch.tensor([[0, 2]]))
     refused("history holds 0.5", forgetting_scores, torch.tensor([[0, 0.5]]))
-    refused("total 0 is no number of examples", ForgettingTracker, 0)
-    refused("indices run from 1 to 3 and there are 3 examples", tracker, [1, 3], [True, True])
-    refused("indices run from -1", tracker, [-1], [True])
-    refused(r"indices \(2,\) of torch.int64 do not go with answers \(1,\)", tracker, [0, 1], [True])
-    refused("of torch.bool do not go with", tracker, [True, False], [True, False])
-    refused("right holds 3", tracker, [0], [3])
-    refused("the data has 4 examples and the tracker is for 3", tracker.look, Sign(1.0), (torch.ones(4, 1), [1] * 4))
-    assert not tracker.seen.any()
+    refused("data must be a training set or the number of its examples, got 0", ForgettingTracker, 0)
+    refused("indices run from 1 to 3 and there are 3 examples", update, [1, 3], [True, True])
+    refused("indices run from -1", update, [-1], [True])
+    refused(r"indices \(2,\) of torch.int64 do not go with answers \(1,\)", update, [0, 1], [True])
+    refused("of torch.bool do not go with", update, [True, False], [True, False])
+    refused("right holds 3", update, [0], [3])
 
 
 def test_the_l1_norm_counts_every_weight_once() -> None:

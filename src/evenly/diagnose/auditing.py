@@ -29,7 +29,7 @@ from evenly.engine.evaluation import check_model, evaluated, in_chunks, logits_o
 from evenly.engine.losses import losses, predictions, single
 from evenly.errors import EvenlyError
 from evenly.models import encoded
-from evenly.randomness import derive
+from evenly.randomness import derive, isolated
 from evenly.settings import at_least, at_most, checks_options
 
 
@@ -57,8 +57,8 @@ def audit(
         rho: SAM's radius, for the phantom importance weights.
         top: eigenvalues of the Hessian; 0 leaves curvature out, which takes the longest.
         samples: training examples that curvature and importance weights are computed over at most.
-        forgetting: (M,) scores of the training examples: ``run.record.forgetting_scores`` where `evenly.train` was
-            asked to record them, the scores of an `evenly.ForgettingTracker`, or `evenly.forgetting_scores`.
+        forgetting: (M,) scores of the training examples: ``run.record.forgetting_scores`` where `evenly.train`
+            recorded them, the scores of an `evenly.ForgettingTracker`, or `evenly.forgetting_scores`.
     """
     started = time.perf_counter()
     _check(model, data, split, needs_gradients=bool(rho or top), top=top)
@@ -217,7 +217,9 @@ def _clusters(features: np.ndarray, split: Split, class_names: list[str], seed: 
 
 def _heat(model: nn.Module, split: Split, audit: Audit) -> Tensor | None:
     """Grad-CAM of the hardest and the easiest images, (2 SHOWN, H, W); None where there are no images."""
-    if len(split.example_shape) != 3:
+    with isolated():  # a Dataset may draw as it is read
+        is_images = len(split.example_shape) == 3
+    if not is_images:
         audit.missing["heat maps"] = "the inputs are no images"
         return None
     chosen = torch.cat([audit.hardest, audit.easiest])

@@ -1,4 +1,4 @@
-"""What a network makes of its inputs: the activations that its last linear layer is given, and a map of them.
+"""What a network makes of its inputs: the input of its last linear layer, and a map of these features.
 
 >>> features = representations(model, data)                # (N, D)
 >>> places = embedding(features, seed=0)                   # (N, 2), by t-SNE
@@ -88,7 +88,7 @@ def _matrix(features: Any) -> np.ndarray:
     if rows.ndim < 2 or not len(rows):
         raise EvenlyError(f"features have shape {tuple(rows.shape)}; give a row for each example, (N, D)")
     if not bool(rows.isfinite().all()):
-        raise EvenlyError("features hold NaN or infinity; look at a checkpoint before the model diverged")
+        raise EvenlyError("features hold NaN or infinity; use a checkpoint before the model diverged")
     array: np.ndarray = rows.reshape(len(rows), -1).numpy()
     return array
 

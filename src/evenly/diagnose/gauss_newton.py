@@ -11,25 +11,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from evenly.diagnose.losses import Curvature
+from evenly.diagnose.losses import Curvature, first_line
+from evenly.engine.evaluation import called
 from evenly.errors import EvenlyError
 from evenly.theory.factors import Block, in_memory_if_it_fits, product, products, refuse_infinite
 
 
-def _pullback(function: Callable[[Any], Any], at: Any) -> tuple[Tensor, Callable[[Any], Any]]:
+def _pullback(function: Callable[[Any], Any], argument: Any) -> tuple[Tensor, Callable[[Any], Any]]:
     """The value of a function of one argument, and the map from u to (J^T u,)."""
-    found: Any = vjp(function, at)
-    return found[0], found[1]
+    traced: Any = vjp(function, argument)
+    return traced[0], traced[1]
+
+
+def _ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    return ((first, min(first + size, stop)) for first in range(start, stop, size))
 
 
 class GaussNewton:
-    """The factors A_i of a model's Gauss-Newton matrices, taken anew whenever they are asked for.
+    """The factors A_i of a model's Gauss-Newton matrices, computed anew at every call.
 
     Args:
         model: in eval mode.
@@ -52,14 +58,14 @@ class GaussNewton:
         self.parameters, self.others = state_of(model, among)
         first = next(iter(self.parameters.values()))
         self.dtype, self.device = first.dtype, first.device
-        outputs, kept = self._outputs_and_bytes()
+        outputs, saved_bytes = self._outputs_and_bytes()
         curvature.check(outputs, y)
         self.n, self.k = len(x), curvature.rank(outputs)
         self.p = sum(w.numel() for w in self.parameters.values())
-        each = self.dtype.itemsize * 2 * self.k * self.p + (1 + self.k) * kept
-        self.asked, self.batched = chunk, chunk != 1
+        each = self.dtype.itemsize * 2 * self.k * self.p + (1 + self.k) * saved_bytes
+        self.chunk_option, self.batched = chunk, chunk != 1
         self.chunk = chunk or max(1, min(self.n, memory // 8 // each))
-        self.wide = chunk or max(1, min(self.n, memory // 8 // ((1 + self.k) * max(kept, 1))))
+        self.pass_size = chunk or max(1, min(self.n, memory // 8 // ((1 + self.k) * max(saved_bytes, 1))))
 
     def outputs(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         """The model's outputs (b, c) on inputs (b, ...)."""
@@ -68,19 +74,20 @@ class GaussNewton:
 
     def inputs(self, start: int, stop: int) -> Tensor:
         """Inputs of samples, on the model's device and of its type."""
-        x = self.x[start:stop].to(self.device, copy=True)  # a model may write into what it is given
+        x = self.x[start:stop].to(self.device, copy=True)  # a model may write into its input
         return x.to(self.dtype) if x.is_floating_point() else x
 
     def rows(self, start: int, stop: int) -> Tensor:
+        """The factors of samples (b, k, p)."""
         rows = torch.empty(stop - start, self.k, self.p, dtype=self.dtype, device=self.device)
-        for at in range(start, stop, self.chunk):
-            to = min(at + self.chunk, stop)
-            part = self._over_samples(self._factor, at, to) if self.batched else self._one(at)
-            refuse_infinite(part, at)
-            rows[at - start : to - start] = part
+        for first, end in _ranges(start, stop, self.chunk):
+            part = self._over_samples(self._factor, first, end) if self.batched else self._one(first)
+            refuse_infinite(part, first)
+            rows[first - start : end - start] = part
         return rows
 
     def products(self, memory: int) -> Iterator[Block]:
+        """Products of all rows, in blocks of samples."""
         layers = linear_layers(self, memory) if self.batched else None
         if layers is not None and layers.size() <= memory:
             return layers.products(memory)
@@ -90,8 +97,8 @@ class GaussNewton:
         """H v = (1/n) sum_i J_i^T R_i^T R_i J_i v, a chunk of samples at a time, without any sample's Jacobian."""
         total = torch.zeros_like(v)
         if not self.batched:
-            for at in range(self.n):
-                a = self.rows(at, at + 1)[0].to(v.dtype)
+            for i in range(self.n):
+                a = self.rows(i, i + 1)[0].to(v.dtype)
                 total += a.T @ (a @ v)
             return total / self.n
         sizes = [w.numel() for w in self.parameters.values()]
@@ -99,9 +106,8 @@ class GaussNewton:
             name: part.reshape(w.shape).to(w.dtype)
             for (name, w), part in zip(self.parameters.items(), v.split(sizes), strict=True)
         }
-        for at in range(0, self.n, self.wide):
-            x = self.inputs(at, min(at + self.wide, self.n))
-            pulled = self._gauss_newton_product(x, direction)
+        for start, stop in _ranges(0, self.n, self.pass_size):
+            pulled = self._gauss_newton_product(self.inputs(start, stop), direction)
             total += torch.cat([each.reshape(-1) for each in pulled.values()]).to(v.dtype)
         return total / self.n
 
@@ -138,15 +144,14 @@ class GaussNewton:
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            reason = str(error).strip().splitlines()[0][:120]
-            raise EvenlyError(
-                f"torch.vmap cannot batch {type(self.model).__name__} ({reason}); give chunk=1"
-            ) from error
+            network = type(self.model).__name__
+            raise EvenlyError(f"torch.vmap cannot batch {network} ({first_line(error)}); give chunk=1") from error
 
-    def _one(self, at: int) -> Tensor:
+    def _one(self, i: int) -> Tensor:
+        """The factor of one sample (1, k, p), without ``torch.vmap``."""
         weights = {name: w.clone().requires_grad_() for name, w in self.parameters.items()}
         with torch.enable_grad():
-            f = self.outputs(weights, self.inputs(at, at + 1))[0]
+            f = self.outputs(weights, self.inputs(i, i + 1))[0]
         rows = torch.empty(1, self.k, self.p, dtype=self.dtype, device=self.device)
         for a, row in enumerate(self.curvature.root(f.detach())):
             pulled = torch.autograd.grad(f, list(weights.values()), row, retain_graph=True, materialize_grads=True)
@@ -154,24 +159,24 @@ class GaussNewton:
         return rows
 
     def _outputs_and_bytes(self) -> tuple[int, int]:
-        """The number of outputs, and the bytes that a backward pass keeps beside the weights, both of one sample."""
+        """The number of outputs, and the bytes that a backward pass saves beside the weights, both for one sample."""
         weights = {name: w.clone().requires_grad_() for name, w in self.parameters.items()}
         known = {w.data_ptr() for w in (*weights.values(), *self.others.values())}
-        kept = 0
+        saved = 0
 
         def count(tensor: Tensor) -> Tensor:
-            nonlocal kept
-            kept += 0 if tensor.data_ptr() in known else tensor.numel() * tensor.element_size()
+            nonlocal saved
+            saved += 0 if tensor.data_ptr() in known else tensor.numel() * tensor.element_size()
             return tensor
 
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            out = functional_call(self.model, (weights, self.others), (self.inputs(0, 1),))
+            out = called(self.model, self.inputs(0, 1), self.others | weights)
         if not isinstance(out, Tensor) or out.ndim > 2 or (out.ndim and len(out) != 1):
             shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise EvenlyError(
                 f"the model gives {shape} for one sample; it must give (N,) or (N, outputs) for N samples"
             )
-        return out.numel(), kept
+        return out.numel(), saved
 
 
 @dataclass
@@ -192,28 +197,28 @@ class LinearLayers:
     def products(self, memory: int) -> Iterator[Block]:
         """As :func:`evenly.theory.coherence.products`, in squares of samples."""
         n, k = self.factors.n, self.factors.k
-        seen = [self.seen(at, min(at + self.factors.wide, n)) for at in range(0, n, self.factors.wide)]
-        us = {name: torch.cat([u[name] for u, _ in seen]) for name in self.layers}
-        deltas = {name: torch.cat([delta[name] for _, delta in seen]) for name in self.layers}
-        del seen
+        passes = [self.inputs_and_deltas(start, stop) for start, stop in _ranges(0, n, self.factors.pass_size)]
+        us = {name: torch.cat([u[name] for u, _ in passes]) for name in self.layers}
+        deltas = {name: torch.cat([delta[name] for _, delta in passes]) for name in self.layers}
+        del passes
         for name in self.layers:
             refuse_infinite(deltas[name] * us[name].abs().amax(1)[:, None, None], 0)
         rest = None if self.rest is None else self.rest.rows(0, n)
         side = max(1, int((memory / (128 * k * k)) ** 0.5))
-        for i in (slice(start, min(start + side, n)) for start in range(0, n, side)):
-            for j in (slice(start, min(start + side, n)) for start in range(i.start, n, side)):
+        for i in (slice(*bounds) for bounds in _ranges(0, n, side)):
+            for j in (slice(*bounds) for bounds in _ranges(i.start, n, side)):
                 shape = (i.stop - i.start, k, j.stop - j.start, k)
                 block = torch.zeros(shape, dtype=torch.float64, device=self.factors.device)
                 if rest is not None:
                     block += product(rest[i].flatten(0, 1), rest[j].flatten(0, 1)).reshape(shape)
                 for name in self.layers:
                     u, delta = us[name], deltas[name]
-                    alike = product(u[i], u[j]) + float(_joined(name, "bias") in self.factors.parameters)
-                    felt = product(delta[i].flatten(0, 1), delta[j].flatten(0, 1)).reshape(shape)
-                    block.addcmul_(felt, alike[:, None, :, None])
+                    of_inputs = product(u[i], u[j]) + float(_joined(name, "bias") in self.factors.parameters)
+                    of_deltas = product(delta[i].flatten(0, 1), delta[j].flatten(0, 1)).reshape(shape)
+                    block.addcmul_(of_deltas, of_inputs[:, None, :, None])
                 yield i, j, block.reshape(shape[0] * k, shape[2] * k)
 
-    def seen(self, start: int, stop: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def inputs_and_deltas(self, start: int, stop: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """u (b, in) and delta (b, k, out) of samples, by layer."""
         zero = {
             name: torch.zeros(1, layer.out_features, dtype=self.factors.dtype, device=self.factors.device)
@@ -222,7 +227,7 @@ class LinearLayers:
 
         def pass_through(x: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
             def outputs(added: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-                with _listening(self.layers, added) as us:
+                with _layer_inputs(self.layers, added) as us:
                     f = self.factors.outputs(self.factors.parameters, x[None])[0]
                 return f, us
 
@@ -231,28 +236,25 @@ class LinearLayers:
             (deltas,) = vmap(pull)(self.factors.curvature.root(f))
             return {name: u[0] for name, u in us.items()}, {name: delta[:, 0] for name, delta in deltas.items()}
 
-        found: tuple[dict[str, Tensor], dict[str, Tensor]] = self.factors._over_samples(pass_through, start, stop)
-        return found
+        both: tuple[dict[str, Tensor], dict[str, Tensor]] = self.factors._over_samples(pass_through, start, stop)
+        return both
 
 
 @contextmanager
-def _listening(layers: dict[str, nn.Linear], added: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """While it lasts, what goes into each layer is noted, and `added` joins what comes out."""
+def _layer_inputs(layers: dict[str, nn.Linear], added: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """While it lasts, the input of each layer is noted, and `added` joins its output."""
     us: dict[str, Tensor] = {}
 
-    def listen(name: str) -> Callable[[nn.Module, Any, Tensor], Tensor]:
-        def hook(_: nn.Module, inputs: Any, z: Tensor) -> Tensor:
-            us[name] = inputs[0]
-            return z + added[name]
+    def hook(_: nn.Module, inputs: Any, z: Tensor, name: str) -> Tensor:
+        us[name] = inputs[0]
+        return z + added[name]
 
-        return hook
-
-    hooks = [layer.register_forward_hook(listen(name)) for name, layer in layers.items()]
+    hooks = [layer.register_forward_hook(partial(hook, name=name)) for name, layer in layers.items()]
     try:
         yield us
     finally:
-        for hook in hooks:
-            hook.remove()
+        for each in hooks:
+            each.remove()
 
 
 def linear_layers(factors: GaussNewton, memory: int) -> LinearLayers | None:
@@ -263,51 +265,56 @@ def linear_layers(factors: GaussNewton, memory: int) -> LinearLayers | None:
     it, be it for a single sample, is left to the other parameters; None where no layer remains.
     """
     names = factors.parameters.keys()
-    candidates = {
-        name: layer
-        for name, layer in factors.model.named_modules()
-        if type(layer) is nn.Linear and _joined(name, "weight") in names
-    }
-    calls: dict[str, list[torch.Size]] = {name: [] for name in candidates}
-    hooks = [
-        layer.register_forward_hook(lambda _, inputs, z, name=name: calls[name].append(inputs[0].shape))
-        for name, layer in candidates.items()
-    ]
-    try:
-        factors.outputs(factors.parameters, factors.inputs(0, 1))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    once = {name: layer for name, layer in candidates.items() if [len(s) for s in calls[name]] == [2]}
+    once = _layers_run_once(factors)
     if not once:
         return None
     true = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in factors.parameters.items()}
     rebuilt = {name: torch.zeros_like(w) for name, w in true.items()}
     draw = torch.Generator().manual_seed(0)
-    for at in range(0, factors.n, factors.wide):
-        to = min(at + factors.wide, factors.n)
-        signs = torch.randn(to - at, factors.k, generator=draw, dtype=torch.float64).to(factors.device, factors.dtype)
-        for name, gradient in factors.combined(signs, at, to).items():
+    for start, stop in _ranges(0, factors.n, factors.pass_size):
+        signs = torch.randn(stop - start, factors.k, generator=draw, dtype=torch.float64)
+        signs = signs.to(factors.device, factors.dtype)
+        for name, gradient in factors.combined(signs, start, stop).items():
             true[name] += gradient
-        us, deltas = LinearLayers(factors, once, None).seen(at, to)
+        us, deltas = LinearLayers(factors, once, None).inputs_and_deltas(start, stop)
         for name in once:
             delta = (signs[:, :, None] * deltas[name]).sum(1)
             rebuilt[_joined(name, "weight")] += delta.T @ us[name]
             if _joined(name, "bias") in names:
                 rebuilt[_joined(name, "bias")] += delta.sum(0)
-    apart = torch.finfo(factors.dtype).eps ** 0.6
+    tolerance = torch.finfo(factors.dtype).eps ** 0.6
     layers = {}
     for name, layer in once.items():
         own = [part for part in (_joined(name, "weight"), _joined(name, "bias")) if part in names]
-        if all(float((true[w] - rebuilt[w]).abs().max()) <= apart * float(true[w].abs().max()) for w in own):
+        if all(float((true[w] - rebuilt[w]).abs().max()) <= tolerance * float(true[w].abs().max()) for w in own):
             layers[name] = layer
     if not layers:
         return None
     left = set(names) - {_joined(name, part) for name in layers for part in ("weight", "bias")}
     if not left:
         return LinearLayers(factors, layers, None)
-    given = factors.model, factors.curvature, factors.x, factors.y
-    return LinearLayers(factors, layers, GaussNewton(*given, chunk=factors.asked, memory=memory, among=left))
+    same = factors.model, factors.curvature, factors.x, factors.y
+    return LinearLayers(factors, layers, GaussNewton(*same, chunk=factors.chunk_option, memory=memory, among=left))
+
+
+def _layers_run_once(factors: GaussNewton) -> dict[str, nn.Linear]:
+    """The linear layers with a trainable weight that a sample passes once, as a row."""
+    layers = {
+        name: layer
+        for name, layer in factors.model.named_modules()
+        if type(layer) is nn.Linear and _joined(name, "weight") in factors.parameters
+    }
+    shapes: dict[str, list[torch.Size]] = {name: [] for name in layers}
+    hooks = [
+        layer.register_forward_hook(lambda _, inputs, z, name=name: shapes[name].append(inputs[0].shape))
+        for name, layer in layers.items()
+    ]
+    try:
+        factors.outputs(factors.parameters, factors.inputs(0, 1))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: layer for name, layer in layers.items() if [len(s) for s in shapes[name]] == [2]}
 
 
 def _joined(layer: str, part: str) -> str:
@@ -320,8 +327,8 @@ def state_of(model: nn.Module, among: set[str] | None = None) -> tuple[dict[str,
 
     Buffers are copies, so that nothing is written back.
     """
-    mine: dict[str, Tensor] = {}
+    trained: dict[str, Tensor] = {}
     others: dict[str, Tensor] = {}
     for name, w in model.named_parameters():
-        (mine if w.requires_grad and (among is None or name in among) else others)[name] = w.detach()
-    return mine, others | {name: b.detach().clone() for name, b in model.named_buffers()}
+        (trained if w.requires_grad and (among is None or name in among) else others)[name] = w.detach()
+    return trained, others | {name: b.detach().clone() for name, b in model.named_buffers()}

@@ -64,8 +64,7 @@ def importance_weights(
         batch_size: take the ascent's gradient over batches of so many examples, drawn by `seed`, and evaluate each
             batch at its own phantom weights, as a step of SAM does; without it, over all examples.
     """
-    if params is not None and kind == "sam":
-        raise EvenlyError("params are given, and SAM perturbs all parameters; leave them out or take kind='lsam'")
+    check_params(kind, params)
     split = split_of(data)
     order = torch.arange(len(split))
     parts: Iterable[Tensor] = [order]
@@ -80,6 +79,12 @@ def importance_weights(
                 for batch in in_chunks(model, split, part):
                     importance[batch.index] = from_logits(logits_of(model, batch.x, batch.y, weights), batch.y).cpu()
     return importance
+
+
+def check_params(kind: str = "sam", params: Any = None) -> None:
+    """Refuse parameters for SAM, which perturbs all."""
+    if params is not None and kind == "sam":
+        raise EvenlyError("params are given, and SAM perturbs all parameters; leave them out or take kind='lsam'")
 
 
 def from_logits(logits: Any, labels: Any) -> Tensor:
@@ -143,9 +148,7 @@ def _phantom(model: nn.Module, split: Split, part: Tensor, ascended: Weights, rh
             torch._foreach_add_(total, torch.autograd.grad(loss, weights, materialize_grads=True))
     length = float(norm(group_tensors(total)))
     if not math.isfinite(length):
-        raise EvenlyError(
-            f"the gradient of {type(model).__name__} is not finite; look at a checkpoint before it diverged"
-        )
+        raise EvenlyError(f"the gradient of {type(model).__name__} is not finite; use a checkpoint before it diverged")
     step = rho / length if length else 0.0  # SAM, too, stays where there is no way up
     return {name: w.detach() + step * g for (name, w), g in zip(ascended.items(), total, strict=True)}
 
@@ -217,7 +220,7 @@ def importance_map(
 
     Args:
         weights: (N,), e.g. of :func:`importance_weights`.
-        easy, hard: (N,) contributions y Phi(x), positive where the feature tells the label right: a probe's
+        easy, hard: (N,) contributions y Phi(x), positive where the feature predicts the label right: a probe's
             :meth:`~evenly.diagnose.probing.Probe.contribution`.
         bins: how many of equal width between the least and the largest contribution of each feature.
         edges: the bins' edges (A + 1,) and (B + 1,) instead, to lay several maps over each other. Examples outside of

@@ -145,7 +145,7 @@ def _sums(model: nn.Module, loss: Any, x: Tensor, y: Tensor) -> Iterator[Tensor]
     like = like_of(model)
     for inputs, targets in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
         dtype = like.dtype if inputs.is_floating_point() else inputs.dtype
-        outputs = called(model, inputs.to(like.device, dtype, copy=True))  # a model may write into what it is given
+        outputs = called(model, inputs.to(like.device, dtype, copy=True))  # a model may write into its input
         if outputs.numel() % len(inputs) or outputs.numel() < len(inputs):
             raise EvenlyError(
                 f"the model gives {tuple(outputs.shape)} for {len(inputs)} samples; it must give (N,) or (N, outputs)"

@@ -53,10 +53,10 @@ class MeanHessian:
         exact = torch.float64 if self.dtype == torch.float64 else torch.float32
         self.flat = torch.cat([w.reshape(-1).to(first.device, exact) for w in self.weights.values()]).requires_grad_()
         self.batches = list(torch.arange(len(x)).split(batch_size))
-        self.kept: dict[int, Tensor] = {}
-        self.looked: set[int] = set()
-        self.room = _free(self.device) if memory is None else memory
-        self.room_of_sample = self._bytes() if self.room > 0 else 0
+        self.graphs: dict[int, Tensor] = {}
+        self.checked: set[int] = set()
+        self.bytes_left = _free(self.device) if memory is None else memory
+        self.bytes_per_sample = self._bytes() if self.bytes_left > 0 else 0
 
     def random(self, seed: int) -> Tensor:
         """A Gaussian vector (p,), the same on every device."""
@@ -67,24 +67,24 @@ class MeanHessian:
         """H v (p,) for v (p,)."""
         total = torch.zeros_like(v)
         for number, batch in enumerate(self.batches):
-            gradient = self.kept.get(number)
+            gradient = self.graphs.get(number)
             if gradient is None:
                 gradient = self._gradient(number, batch)
-                if (room := len(batch) * self.room_of_sample) <= self.room and self.room_of_sample:
-                    self.room -= room
-                    self.kept[number] = gradient
+                if (needed := len(batch) * self.bytes_per_sample) <= self.bytes_left and self.bytes_per_sample:
+                    self.bytes_left -= needed
+                    self.graphs[number] = gradient
             if not gradient.requires_grad:
                 continue
             with self._explained(
                 "torch cannot differentiate {} twice ({}); give parameters= that come after that layer"
             ):
-                total += torch.autograd.grad(gradient, self.flat, v, retain_graph=number in self.kept)[0]
+                total += torch.autograd.grad(gradient, self.flat, v, retain_graph=number in self.graphs)[0]
         return total
 
     def _gradient(self, number: int, batch: Tensor) -> Tensor:
         """The batch's share (p,) of the gradient, with its graph."""
         inputs, y = self.x[batch.to(self.x.device)], self.y[batch.to(self.y.device)]
-        inputs = inputs.to(self.device, copy=True)  # a model may write into what it is given
+        inputs = inputs.to(self.device, copy=True)  # a model may write into its input
         if inputs.is_floating_point():
             inputs = inputs.to(self.dtype)
         parts = self.flat.split([w.numel() for w in self.weights.values()])
@@ -93,23 +93,23 @@ class MeanHessian:
         }
         buffers = {name: b.clone() for name, b in self.buffers.items()}
         with isolated(derive(self.seed, "batch", number)), sdpa_kernel(SDPBackend.MATH):
-            shape = tuple(inputs.shape[1:])
-            with self._explained(f"{{}} cannot take samples of shape {shape} ({{}}); give data that fits it"):
+            taken = tuple(inputs.shape[1:])
+            with self._explained(f"{{}} cannot take samples of shape {taken} ({{}}); give data that fits it"):
                 outputs = functional_call(self.model, (weights | self.others, buffers), (inputs,))
             if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != len(inputs):
-                given = tuple(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+                shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
                 raise EvenlyError(
-                    f"the model gives {given} for {len(inputs)} samples; it must give a tensor with a row for each"
+                    f"the model gives {shape} for {len(inputs)} samples; it must give a tensor with a row for each"
                 )
-            if not self.looked:
+            if not self.checked:
                 self.loss.check(outputs, self.y)
             value = self.loss(outputs, y.to(outputs.device)) / len(self.x)
-        if number not in self.looked:
-            self.looked.add(number)
+        if number not in self.checked:
+            self.checked.add(number)
             if not bool(torch.isfinite(value)):
                 raise EvenlyError(
-                    f"the loss of samples {int(batch[0])} to {int(batch[-1])} is {float(value.detach())}; look at "
-                    "their inputs and at the weights"
+                    f"the loss of samples {int(batch[0])} to {int(batch[-1])} is {float(value.detach())}; check "
+                    "their inputs and the weights"
                 )
         if not value.requires_grad:
             return torch.zeros_like(self.flat, requires_grad=False)
@@ -126,7 +126,7 @@ class MeanHessian:
         few = torch.arange(min(2, len(self.x)))
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             gradient = self._gradient(0, few)
-        self.looked.clear()
+        self.checked.clear()
         for own in (self.flat, *self.others.values()):
             held.pop(own.untyped_storage().data_ptr(), None)
         del gradient

@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from evenly.diagnose.gauss_newton import GaussNewton, state_of
 from evenly.diagnose.losses import Loss, SummedLoss, curvature_of
 from evenly.diagnose.samples import samples_of
-from evenly.engine.evaluation import in_eval_mode
+from evenly.engine.evaluation import check_model, in_eval_mode
 from evenly.errors import EvenlyError
 from evenly.settings import at_least, checks_options
 from evenly.theory.arguments import NotNegative
@@ -62,6 +62,7 @@ def coherence(
             comes on top.
         seed: of the sketch; the global random state is not touched.
     """
+    check_model(model)
     x, y = samples_of(data)
     if not any(w.requires_grad for w in model.parameters()):
         raise EvenlyError(

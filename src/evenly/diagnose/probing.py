@@ -1,16 +1,16 @@
 """Feature probes: how well each attribute can be read off what a network has learned (Springer, Nagarajan and
 Raghunathan 2024, section 3.1).
 
-    ProErr_a = E_bal [u . phi(x) tells a(x) wrong],   u = argmin of the logistic loss on a set balanced alike    (eq. 1)
+    ProErr_a = E_bal [u . phi(x) predicts a(x) wrong],   u = argmin of the logistic loss on a set balanced alike (eq. 1)
 
 phi is the input of the last linear layer. In a balanced set there are as many examples of each configuration of the
 label and all attributes, so that an attribute which goes with another in training must be read from features of its
 own. A departure from eq. 1: where some configuration is too rare for that, an attribute is balanced over the label
-alone, and the label over the groups; :attr:`Probe.balanced_over` tells which it was. With ``balance=False`` there is
+alone, and the label over the groups; :attr:`Probe.balanced_over` says which it was. With ``balance=False`` there is
 no balancing: every example counts, and each value keeps its share, as in the domain probes of their Table 2.
 
->>> found = probe(model, data, "background")
->>> found.error, (found.low, found.high), found.chance
+>>> result = probe(model, data, "background")
+>>> result.error, (result.low, result.high), result.chance
 >>> probes(model, data, ["label", "background"])           # several in one pass over the network
 """
 
@@ -49,14 +49,14 @@ class Probe(Result):
     """What a linear probe reads of one attribute.
 
     Attributes:
-        error: share of the held-out examples that it tells wrong.
+        error: share of the held-out examples that it predicts wrong.
         low, high: 95% Wilson interval of the error.
         n: how many examples were held out.
         chance: the error of always answering the value that was fitted on most often: 1 - 1 / (number of values)
             where the sets are balanced.
         values: the attribute's values, in the order of the rows of `weights`.
         C: the inverse strength of the penalty that cross-validation chose.
-        balanced: whether the sets are; without it they are as they were given.
+        balanced: whether the sets are balanced, or used as they are.
         balanced_over: with what else, by name, each of its values is equally frequent in both sets. What is not named
             there may give the attribute away.
         weights, bias: of the logits it gives to features, (V, D) and (V,); (1, D) and (1,) for two values.
@@ -99,25 +99,14 @@ class Probe(Result):
         return signed
 
 
-@checks_options
-def probe(
-    model: nn.Module,
-    data: Any,
-    attribute: Any,
-    *,
-    held_out: Any = None,
-    against: str | Sequence[str] | None = None,
-    balance: bool = True,
-    layer: str | None = None,
-    seed: int = 0,
-) -> Probe:
+def probe(model: nn.Module, data: Any, attribute: Any, **options: Any) -> Probe:
     """The probing error of one attribute: a name among the data's attributes, "label", "group", or a column (N,).
 
-    The rest as in :func:`probes`.
+    Data and options are as in :func:`probes`.
     """
-    name, asked = (attribute, [attribute]) if isinstance(attribute, str) else ("attribute", {"attribute": attribute})
-    found = probes(model, data, asked, held_out=held_out, against=against, balance=balance, layer=layer, seed=seed)
-    return found[name]
+    if isinstance(attribute, str):
+        return probes(model, data, [attribute], **options)[attribute]
+    return probes(model, data, {"attribute": attribute}, **options)["attribute"]
 
 
 @checks_options
@@ -134,10 +123,10 @@ def probes(
 ) -> dict[str, Probe]:
     """The probing errors of several attributes, by name, with one pass over the network.
 
-    The model is looked at in eval mode and left as it was found. Its training data says least: what a probe reads
-    there may be learned by heart. Of a Data with a validation and a test split, the probe is fitted on the first and
-    measured on the second; with one of them, or neither, that one or the training split is cut in two: half of it to
-    fit on, the rest to measure on. A balanced probe is fitted on at most `MOST` examples.
+    Features are those of the model in eval mode. The model is not changed. Its training data says least: what a probe
+    reads there may be learned by heart. Of a Data with a validation and a test split, the probe is fitted on the first
+    and measured on the second; with one of them, or neither, that one or the training split is cut in two: half of it
+    to fit on, the rest to measure on. A balanced probe is fitted on at most `MOST` examples.
 
     Args:
         data: a Data, a Split, ``(x, y)``, a DataLoader or a Dataset of ``(x, y)``.
@@ -195,7 +184,7 @@ class _Features:
         self.rows = features_at(model, split, self.index, layer).double()
         if not bool(self.rows.isfinite().all()):
             raise EvenlyError(
-                f"{type(model).__name__} has features that are not finite; look at a checkpoint before it diverged"
+                f"{type(model).__name__} has features that are not finite; use a checkpoint before it diverged"
             )
 
     def __getitem__(self, index: Tensor) -> np.ndarray:
@@ -255,7 +244,7 @@ def _fitted(features: np.ndarray, answers: np.ndarray, state: int) -> tuple[floa
 def _strength(x: np.ndarray, answers: np.ndarray, state: int) -> float:
     """The C with the least log loss over folds, from the strongest penalty on until a weaker one costs more.
 
-    Each fold's fit starts from its last one, and is loose: weak penalties take longest, and few features ask for them.
+    Each fold's fit starts from its last one, and is loose: weak penalties take longest, and few features need them.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold

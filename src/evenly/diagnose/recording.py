@@ -26,7 +26,7 @@ from torch import nn
 
 from evenly.data.contract import Split
 from evenly.diagnose.forgetting import ForgettingTracker
-from evenly.diagnose.importance import gini_if_any, importance_weights
+from evenly.diagnose.importance import check_params, gini_if_any, importance_weights
 from evenly.diagnose.norms import l1_norm
 from evenly.diagnose.probing import probes, unprobeable
 from evenly.diagnose.samples import check_real, part_of, split_of
@@ -43,7 +43,7 @@ SAMPLES = 1000
 
 
 class Recorder(Tracker):
-    """Diagnoses at chosen epochs. Each row of `history` has the epoch and, of what was asked for:
+    """Diagnoses at chosen epochs. Each row of `history` has the epoch and, where chosen:
 
     - ``probe_NAME``, ``probe_NAME_low``, ``probe_NAME_high``: the probing error and its interval (`evenly.probes`)
     - ``gini_real``, ``gini_phantom``: of the importance weights (`evenly.importance_weights`)
@@ -180,7 +180,9 @@ def _importance_options(importance: float | Mapping[str, Any] | None) -> Mapping
     if importance is None:
         return None
     options = importance if isinstance(importance, Mapping) else {"rho": importance}
-    return checked("option of importance", options, options_of(importance_weights))
+    values = checked("option of importance", options, options_of(importance_weights))
+    check_params(values.get("kind", "sam"), values.get("params"))
+    return values
 
 
 def _probed_names(attributes: str | Sequence[str] | bool, split: Split) -> list[str]:

@@ -32,11 +32,11 @@ CHUNK = 16
 def grad_cam(model: nn.Module, images: Any, targets: Any = None, layer: str | None = None) -> Tensor:
     """Heat maps (N, H, W) float32 in [0, 1] on the CPU, each with the largest value 1; 0 where nothing speaks for c.
 
-    In eval mode; the model, its gradients and what requires them are left as they were.
+    They are of the model in eval mode. The model and its gradients are not changed.
 
     Args:
         images: (N, C, H, W); uint8 pixels become numbers in [0, 1].
-        targets: the class c of each image (N,), or one for all; the predicted one where not given. For a single logit
+        targets: the class c of each image (N,), or one for all; by default the predicted one. For a single logit
             class 1 is the logit and class 0 its negative.
         layer: the name of a module that gives maps (N, K, h, w). Without it, the last maps of the resolution of the
             last convolution, of those with more than one position, that the logits depend on.
@@ -59,9 +59,9 @@ def grad_cam(model: nn.Module, images: Any, targets: Any = None, layer: str | No
 
 def _heat(model: nn.Module, x: Tensor, targets: Tensor | None, layer: nn.Module | None) -> Tensor:
     with torch.enable_grad():
-        logits, found = _last(model, x) if layer is None else _given_by(model, layer, x)
+        logits, candidates = _last_maps(model, x) if layer is None else _maps_of(model, layer, x)
         score = _score(logits, targets)
-    for maps in reversed(found):
+    for maps in reversed(candidates):
         gradient = None
         if score.requires_grad and maps.requires_grad:
             (gradient,) = torch.autograd.grad(score, maps, retain_graph=True, allow_unused=True)
@@ -81,32 +81,32 @@ class _Maps(TorchFunctionMode):
 
     def __init__(self, count: int) -> None:
         super().__init__()
-        self.count, self.size, self.found = count, torch.Size(), list[Tensor]()
+        self.count, self.size, self.maps = count, torch.Size(), list[Tensor]()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor) and result.ndim == 4 and len(result) == self.count:
             size = result.shape[2:]
-            if func is F.conv2d and size != self.size and (size.numel() > 1 or not self.found):
-                self.size, self.found = size, []
+            if func is F.conv2d and size != self.size and (size.numel() > 1 or not self.maps):
+                self.size, self.maps = size, []
             if size == self.size:
-                self.found.append(result)
+                self.maps.append(result)
         return result
 
 
-def _last(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _last_maps(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     """The logits, and the maps that the last convolution and what follows it give."""
-    with _Maps(len(x)) as maps:
+    with _Maps(len(x)) as mode:
         logits = logits_of(model, x.requires_grad_().clone())
-    if not maps.found:
+    if not mode.maps:
         raise EvenlyError(
             f"{type(model).__name__} runs no convolution on these images, so it has no maps to weigh; "
             "name a layer that gives (N, K, h, w), or take a network with convolutions"
         )
-    return logits, maps.found
+    return logits, mode.maps
 
 
-def _given_by(model: nn.Module, layer: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _maps_of(model: nn.Module, layer: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     """The logits, and the maps that a layer gives."""
     seen: list[Any] = []
 
@@ -124,11 +124,11 @@ def _given_by(model: nn.Module, layer: nn.Module, x: Tensor) -> tuple[Tensor, li
         hook.remove()
     if not seen:
         raise EvenlyError(f"{type(model).__name__} does not run this layer in a forward pass; name another")
-    (found,) = seen
-    if not isinstance(found, Tensor) or found.ndim != 4 or len(found) != len(x):
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    (maps,) = seen
+    if not isinstance(maps, Tensor) or maps.ndim != 4 or len(maps) != len(x):
+        shape = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
         raise EvenlyError(f"the layer gives {shape} for {len(x)} images, not maps (N, K, h, w); name another")
-    return logits, [found]
+    return logits, [maps]
 
 
 def _score(logits: Tensor, targets: Tensor | None) -> Tensor:

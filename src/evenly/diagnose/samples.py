@@ -79,22 +79,22 @@ def _pair(x: Any, y: Any) -> tuple[Tensor, Tensor]:
 def tensor_of(values: Any, name: str, give: str) -> Tensor:
     """Values as a tensor outside of any graph; refused by name, with what to `give`, where they are no numbers."""
     try:
-        found: Tensor = torch.as_tensor(values).detach()
+        tensor: Tensor = torch.as_tensor(values).detach()
     except (TypeError, ValueError, RuntimeError):
         raise EvenlyError(f"{name} cannot be read as numbers; give {give}") from None
-    return found
+    return tensor
 
 
 def check_order(data: Any) -> None:
-    """Refuse a DataLoader whose order is not that of its Dataset, where what is found is told example by example."""
+    """Refuse a DataLoader whose order is not that of its Dataset, where a result has a value for each example."""
     if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
         return
     plain = data.batch_sampler is None or type(data.batch_sampler) is BatchSampler
     if not plain or not isinstance(data.sampler, SequentialSampler):
         drawn = data.sampler if plain else data.batch_sampler
         raise EvenlyError(
-            f"the DataLoader draws its order ({type(drawn).__name__}), so that nothing found could be told by example; "
-            "give its .dataset, or a loader with shuffle=False"
+            f"the DataLoader draws its order ({type(drawn).__name__}), so a value for each example could not be "
+            "matched to it; give its .dataset, or a loader with shuffle=False"
         )
 
 
@@ -109,9 +109,8 @@ def check_real(model: nn.Module, names: Iterable[str]) -> None:
 
 
 def split_of(data: Any) -> Split:
-    """What a diagnosis looks at as a Split: the training split of a Data, a Split, ``(x, y)``, a DataLoader (one that
-    draws its order is refused) or a Dataset of ``(x, y)``. Datasets, in a Split or bare, are read as they are passed
-    over."""
+    """Data of any form as a Split: the training split of a Data, a Split, ``(x, y)``, a DataLoader (one that draws its
+    order is refused) or a Dataset of ``(x, y)``. A Dataset is read one example after the other, at every pass."""
     check_order(data)
     if isinstance(data, Data):
         split: Split = data.train

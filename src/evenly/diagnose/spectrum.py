@@ -11,14 +11,21 @@ curvature from lambda_max / lambda_5, both over 1,000 training images of CIFAR-1
 
 Products of H with vectors (`evenly.diagnose.mean_hessian`) go into Lanczos' method (`evenly.theory.lanczos`), which
 stops as soon as the residuals of the eigenpairs asked for are small, and whose quadrature gives the density from the
-same products. With a pilot it starts from a random vector that leans towards the top eigenvectors of a few samples'
-Hessian. These lie near those of all samples, and a product costs a sixteenth, so the run over all samples has less left
-to do.
+same products. The run's vectors are held: a copy of the parameters for each step.
+
+Repeated eigenvalues: one run shows an eigenvalue that occurs several times (twin units, an output layer of zeros) only
+once, and two that are nearer to each other than the tolerance may count as one. With ``runs=2`` there are further runs,
+each from a random vector of its own, until one adds nothing to the top; the density is their mean.
+
+With a pilot, a run starts from a random vector that leans towards the top eigenvectors of a few samples' Hessian. These
+lie near those of all samples, and a product costs a sixteenth, so a few products are saved. But what the pilot points
+at converges first: an eigenvalue of few samples, none of them in the pilot, may be missed, and the density leans
+towards the top (its moments by some percent).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, overload
@@ -74,16 +81,6 @@ class Density(Result):
         values = (torch.exp(-0.5 * apart.square()) @ self.weights) / (width * (2 * torch.pi) ** 0.5)
         return grid, values
 
-    @property
-    def grid(self) -> Tensor:
-        """Where `values` are taken, (1024,)."""
-        return self.curve()[0]
-
-    @property
-    def values(self) -> Tensor:
-        """The density on `grid`, (1024,)."""
-        return self.curve()[1]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HessianSpectrum(Result):
@@ -132,34 +129,22 @@ class HessianSpectrum(Result):
 
 @frozen(kw_only=True)
 class Lanczos:
-    """Further options of `hessian_spectrum`: which eigenvalues are searched for, and how.
+    """Further options of `hessian_spectrum`: which eigenvalues are searched for, and how."""
 
-    Attributes:
-        which: "largest", the paper's lambda_max: by value, so that a large negative curvature does not count; or
-            "magnitude", by absolute value.
-        tolerance: an eigenpair has converged at ||Hv - lambda v|| <= tolerance lambda_max. Eigenvalues nearer to each
-            other than this may count as one. In float32 a tolerance under 1e-5 is beyond what rounding allows.
-        runs: each starts from a random vector of its own. One run shows an eigenvalue that occurs several times (twin
-            units, an output layer of zeros) only once. From 2 on, runs go on until one finds nothing that belongs among
-            the top, and the density is their mean.
-        least_steps, most_steps: products of a run. More than the top need make the density finer. What has not
-            converged after `most_steps` is returned and marked.
-        pilot: start in the direction of a sixteenth of the samples (at least 32). It saves a few products. But what the
-            pilot points at converges first: an eigenvalue of few samples, none of them in the pilot, may be missed, and
-            the density leans towards the top (its moments by some percent).
-        vectors: keep the eigenvectors.
-        memory: bytes of graphs to keep between products; 0 keeps none. By default 2 GiB, or half of what is free on the
-            GPU that the model is on. The run's vectors come on top: a copy of the parameters for each step.
-    """
-
-    which: Literal["largest", "magnitude"] = setting("largest", help="by value, or by absolute value")
-    tolerance: float = setting(1e-3, above(0), below(1), help="largest residual, as a share of lambda_max")
-    runs: int = setting(1, at_least(1), help="runs of Lanczos' method")
-    least_steps: int = setting(1, at_least(1), help="fewest products in a run")
-    most_steps: int = setting(MOST_STEPS, at_least(1), help="most products in a run")
-    pilot: bool = setting(False, help="start in the direction of a few samples")
+    which: Literal["largest", "magnitude"] = setting(
+        "largest", help="by value, so that a large negative curvature does not count; or by absolute value"
+    )
+    tolerance: float = setting(
+        1e-3, above(0), below(1), help="converged at ||Hv - lambda v|| <= tolerance lambda_max; in float32 from 1e-5"
+    )
+    runs: int = setting(1, at_least(1), help="from 2 on, they go on until one adds nothing: see repeated eigenvalues")
+    least_steps: int = setting(1, at_least(1), help="fewest products in a run; more make the density finer")
+    most_steps: int = setting(MOST_STEPS, at_least(1), help="most products in a run; what has not converged is marked")
+    pilot: bool = setting(False, help="start in the direction of a sixteenth of the samples, at least 32")
     vectors: bool = setting(False, help="keep the eigenvectors")
-    memory: int | None = setting(None, at_least(0), help="bytes of graphs to keep between products")
+    memory: int | None = setting(
+        None, at_least(0), help="bytes of graphs to keep between products; by default 2 GiB, or half of a GPU's free"
+    )
 
 
 By = Literal["class", "group"]
@@ -211,8 +196,7 @@ def hessian_spectrum(
             by its own statistics, with dropout masks that the seed fixes.
         batch_size: samples at a time; by default the DataLoader's, or 128.
         seed: of the starts and the masks.
-        options: of :class:`Lanczos`: ``which``, ``tolerance``, ``runs``, ``least_steps``, ``most_steps``, ``pilot``,
-            ``vectors``, ``memory``.
+        options: of :class:`Lanczos`, e.g. ``tolerance=1e-5, vectors=True``.
     """
     search = Lanczos(**checked("option of hessian_spectrum", options, settings_of(Lanczos)))
     if search.most_steps < top:
@@ -233,72 +217,54 @@ def hessian_spectrum(
     if batch_size is None:
         batch_size = (data.batch_size if isinstance(data, DataLoader) else None) or BATCH
     x, y = samples_of(data)
-    find = _Search(model, loss, shapes, int(top), mode == "train", batch_size, seed, search)
-    if by is None:
-        return find.spectrum(x, y)
-    subsets = {number: index.to(x.device) for number, index in _subsets(by, data, y).items()}
-    return {number: find.spectrum(x[index], y[index]) for number, index in subsets.items()}
+    subsets: dict[int, Any] = {0: slice(None)} if by is None else _subsets(by, data, y)
+
+    def hessian_of(x: Tensor, y: Tensor) -> MeanHessian:
+        return MeanHessian(model, list(shapes), loss, x, y, batch_size=batch_size, memory=search.memory, seed=seed)
+
+    with in_eval_mode(model), torch.enable_grad():
+        model.train(mode == "train")
+        spectra = {
+            number: _spectrum(hessian_of, x[index], y[index], top, search, seed) for number, index in subsets.items()
+        }
+    return spectra[0] if by is None else spectra
 
 
-@dataclass(frozen=True)
-class _Search:
-    """The search for one spectrum after another, with all that they share."""
+def _spectrum(
+    hessian_of: Callable[[Tensor, Tensor], MeanHessian], x: Tensor, y: Tensor, top: int, search: Lanczos, seed: int
+) -> HessianSpectrum:
+    """The spectrum over samples x (n, ...), y (n, ...)."""
 
-    model: nn.Module
-    loss: str | Loss
-    shapes: Shapes
-    top: int
-    training: bool
-    batch_size: int
-    seed: int
-    options: Lanczos
-
-    def spectrum(self, x: Tensor, y: Tensor) -> HessianSpectrum:
-        """Of samples x (n, ...), y (n, ...)."""
-        options, n = self.options, len(x)
-        towards, cost = None, 0.0
-        with in_eval_mode(self.model), torch.enable_grad():
-            self.model.train(self.training)
-            if options.pilot and n // PILOT >= FEWEST:
-                few = torch.randperm(n, generator=generator(derive(self.seed, "pilot")))[: n // PILOT].to(x.device)
-                with suppress(EvenlyError):  # the run over all samples says it of its own
-                    most = max(self.top, min(options.most_steps, 40))
-                    pilot = self._extremes(x[few], y[few], tolerance=3e-3, most=most)
-                    towards, cost = pilot.vectors.sum(0), pilot.products * len(few) / n
-            top = self._extremes(
-                x,
-                y,
-                tolerance=options.tolerance,
-                runs=options.runs,
-                least=options.least_steps,
-                most=options.most_steps,
-                towards=towards,
-            )
-        return HessianSpectrum(
-            torch.from_numpy(top.values),
-            torch.from_numpy(top.residuals),
-            torch.from_numpy(top.converged),
-            Density(torch.from_numpy(top.nodes), torch.from_numpy(top.weights)),
-            products=top.products,
-            cost=top.products + cost,
-            runs=top.runs,
-            samples=n,
-            shapes=self.shapes,
-            vectors=top.vectors if options.vectors else None,
-        )
-
-    def _extremes(self, x: Tensor, y: Tensor, **options: Any) -> Extremes:
-        hessian = MeanHessian(
-            self.model, list(self.shapes), self.loss, x, y, batch_size=self.batch_size, memory=self.options.memory,
-            seed=self.seed,
-        )  # fmt: skip
+    def leading(hessian: MeanHessian, **options: Any) -> Extremes:
         return extremes(
             hessian.times,
-            lambda number: hessian.random(derive(self.seed, "start", number)),
-            self.top,
-            magnitude=self.options.which == "magnitude",
+            lambda number: hessian.random(derive(seed, "start", number)),
+            top,
+            magnitude=search.which == "magnitude",
             **options,
         )
+
+    n, towards, cost = len(x), None, 0.0
+    if search.pilot and n // PILOT >= FEWEST:
+        few = torch.randperm(n, generator=generator(derive(seed, "pilot")))[: n // PILOT].to(x.device)
+        with suppress(EvenlyError):  # what is wrong with a sample, the run over all of them says
+            pilot = leading(hessian_of(x[few], y[few]), tolerance=3e-3, most=max(top, min(search.most_steps, 40)))
+            towards, cost = pilot.vectors.sum(0), pilot.products * len(few) / n
+    limits = {"least": search.least_steps, "most": search.most_steps}
+    hessian = hessian_of(x, y)
+    top_pairs = leading(hessian, tolerance=search.tolerance, runs=search.runs, towards=towards, **limits)
+    return HessianSpectrum(
+        torch.from_numpy(top_pairs.values),
+        torch.from_numpy(top_pairs.residuals),
+        torch.from_numpy(top_pairs.converged),
+        Density(torch.from_numpy(top_pairs.nodes), torch.from_numpy(top_pairs.weights)),
+        products=top_pairs.products,
+        cost=top_pairs.products + cost,
+        runs=top_pairs.runs,
+        samples=n,
+        shapes={name: weight.shape for name, weight in hessian.weights.items()},
+        vectors=top_pairs.vectors if search.vectors else None,
+    )
 
 
 def _chosen(model: nn.Module, parameters: Any) -> Shapes:
@@ -342,7 +308,7 @@ def _subsets(by: Any, data: Any, y: Tensor) -> dict[int, Tensor]:
             raise EvenlyError("by='group' needs a Split or Data with groups; give these, or an array (N,) of numbers")
         if split.groups.ndim == 2:
             columns = enumerate(split.groups.unbind(1))
-            return {group: column.nonzero().flatten() for group, column in columns if bool(column.any())}
+            return {group: column.nonzero().flatten().cpu() for group, column in columns if bool(column.any())}
         numbers = split.groups
     elif isinstance(by, str):
         if y.is_floating_point() or y.numel() != len(y):
@@ -354,4 +320,4 @@ def _subsets(by: Any, data: Any, y: Tensor) -> dict[int, Tensor]:
             raise EvenlyError(
                 f"by is {numbers.dtype} of shape {tuple(numbers.shape)} for {len(y)} samples; give an integer for each"
             )
-    return {int(number): (numbers == number).nonzero().flatten() for number in numbers.unique()}
+    return {int(number): (numbers == number).nonzero().flatten().cpu() for number in numbers.unique()}

@@ -28,7 +28,7 @@ from evenly.diagnose.samples import samples_of
 from evenly.engine.evaluation import in_eval_mode
 from evenly.errors import EvenlyError
 from evenly.settings import at_least, checks_options
-from evenly.theory.arguments import NotNegative, Positive, batch_size_of
+from evenly.theory.arguments import MODERATE, NotNegative, Positive, batch_size_of
 from evenly.theory.factors import MEMORY
 from evenly.theory.stability import (
     Hessians,
@@ -191,7 +191,7 @@ def judge(
     *,
     lr: Positive,
     batch_size: Annotated[int, at_least(1)],
-    rho: NotNegative | None = None,
+    rho: Annotated[float | None, at_least(0), MODERATE] = None,
     gradient_norm: NotNegative = 1.0,
     loss: float | None = None,
     examples: Annotated[int | None, at_least(1)] = None,

@@ -249,7 +249,8 @@ def density(audits: Sequence[Audit]) -> Panels | None:
     for k, each in enumerate(audits):
         if each.spectrum is None or each.spectrum.density is None:
             continue
-        points = (each.spectrum.density.grid.tolist(), each.spectrum.density.values.clamp(min=1e-6).tolist())
+        grid, values = each.spectrum.density.curve()
+        points = (grid.tolist(), values.clamp(min=1e-6).tolist())
         line, label = Curve("density", STYLES[k], [points]), "Density of the Hessian's eigenvalues"
         svg = figures.curves([line], prefix=f"density{k}", label=label, x_name="eigenvalue", log_y=True)
         panels.append(Panel(each.name, svg))
