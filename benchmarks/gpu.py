@@ -279,7 +279,7 @@ def _lines(measured: dict[str, Any]) -> list[str]:
         *lines, "",
         "Eigenvalues are of the Hessian of the mean cross-entropy over 1,000 training images, the first 100 of each "
         "class, without augmentation, in eval mode and float32, and all have converged. The paper also takes 100 of "
-        "each class. It does not say which, nor in which mode its network was, and these runs do not tell where the "
+        "each class. It does not say which ones, nor in which mode its network was. These runs do not show where the "
         "difference in λ_max comes from.", "",
         "Training accuracy and forgetting are of all training images at the end of every epoch, without augmentation. "
         "The mean forgetting score is over the images that were right at least once; "

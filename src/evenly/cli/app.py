@@ -129,14 +129,14 @@ def _data_options() -> set[str]:
 
 
 def _misread(error: Any) -> str:
-    """What typer says of an argument; with the value, which it may leave out, where that is no number."""
-    said: str = error.format_message()
-    found = getattr(error.__cause__, "errors", None)
-    if not callable(found):
-        return said
-    wrong = found()[0]
-    kind = {"int": "a whole number", "float": "a number"}.get(wrong["type"].partition("_")[0])
-    return said if kind is None else f"{error.param.opts[-1]} must be {kind}, got {wrong['input']!r}"
+    """Typer's message about an argument; where a number was expected, with the value, which typer may leave out."""
+    message: str = error.format_message()
+    errors = getattr(error.__cause__, "errors", None)
+    if not callable(errors):
+        return message
+    first = errors()[0]
+    kind = {"int": "a whole number", "float": "a number"}.get(first["type"].partition("_")[0])
+    return message if kind is None else f"{error.param.opts[-1]} must be {kind}, got {first['input']!r}"
 
 
 def _fail(message: str) -> NoReturn:

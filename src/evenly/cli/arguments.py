@@ -99,8 +99,8 @@ def takes(settings: Any, *, only: Collection[str] | None = None) -> Callable[[Ca
 def finished(verb: Callable[..., Any]) -> Callable[..., Any]:
     """A verb without its catch-all parameter, as typer takes it."""
     signature = inspect.signature(verb)
-    kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    vars(verb)["__signature__"] = inspect.Signature(kept)
+    named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    vars(verb)["__signature__"] = inspect.Signature(named)
     return verb
 
 
