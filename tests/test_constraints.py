@@ -67,15 +67,21 @@ def refused(hint: Any) -> Iterator[tuple[Any, str]]:
         yield "?", "one of"
 
 
-def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+def members() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The public functions of the packages' modules, and the constructors and methods of their classes."""
     for package in PACKAGES:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            found = importlib.import_module(module.name)
-            owners = [found, *(cls for _, cls in inspect.getmembers(found, inspect.isclass))]
-            for owner in owners:
-                for name, function in inspect.getmembers(owner, lambda each: hasattr(each, "__wrapped__")):
-                    if function.__module__ == module.name and (name == "__init__" or not name.startswith("_")):
+            content = importlib.import_module(module.name)
+            for owner in (content, *(cls for _, cls in inspect.getmembers(content, inspect.isclass))):
+                for name, function in inspect.getmembers(owner, inspect.isroutine):
+                    if getattr(function, "__module__", "") == module.name and (
+                        name == "__init__" or not name.startswith("_")
+                    ):
                         yield f"{getattr(owner, '__qualname__', '')} {name}".strip(), function
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    return ((name, function) for name, function in members() if hasattr(function, "__wrapped__"))
 
 
 def cases() -> Iterator[Any]:
@@ -104,3 +110,17 @@ def test_there_are_cases_of_every_package():
     modules = [case.values[0].__module__ for case in cases()]
     for package, least in zip(PACKAGES, (60, 60, 60, 5, 5), strict=True):
         assert sum(name.startswith(package.__name__) for name in modules) > least
+
+
+def has_constraints(function: Callable[..., Any]) -> bool:
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError:  # of a type that only the type checker imports
+        return False
+    return any(parts_of(hint)[1] for hint in hints.values())
+
+
+def test_a_function_that_declares_a_constraint_checks_it():
+    declared = [(name, hasattr(function, "__wrapped__")) for name, function in members() if has_constraints(function)]
+    assert len(declared) > 40
+    assert [name for name, is_checked in declared if not is_checked] == []

@@ -262,5 +262,5 @@ def test_a_file_that_could_not_be_read_for_a_while_is_read_again(tmp_path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(decoding, "_decode", locked)
-        assert [name for name, _ in decode(folder, FILES, skip_bad=True).bad] == ["1.png"]
+        assert [name for name, _ in decode(folder, FILES, Reading(skip_bad=True)).bad] == ["1.png"]
     assert decode(folder, FILES).bad == []

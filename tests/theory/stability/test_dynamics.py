@@ -61,9 +61,8 @@ POINTS = {
 def test_each_optimizer_takes_its_steps(kind, name):
     options, point = POINTS[name]
     start = np.array([0.5, -1.0, 2.0])
-    run = simulate(
-        SETS[kind], lr=0.3, batch_size=2, start=start, runs=Runs(steps=25, repeats=1, seed=4, noise=0.3), **options
-    )
+    runs = Runs(steps=25, repeats=1, seed=4, noise=0.3)
+    run = simulate(SETS[kind], lr=0.3, batch_size=2, start=start, runs=runs, **options)
     expected = written_out(STACKS[kind], start, 0.3, 2, 25, 4, point)
     assert run.log_norms[-1, 0, 0] == pytest.approx(expected, rel=1e-9)
     assert run.log_growth[0, 0] == pytest.approx(expected - math.log(np.linalg.norm(start)), rel=1e-9)
@@ -79,36 +78,32 @@ def test_cells_at_once_are_cells_one_by_one(kind):
         "diagonal": Hessians.diagonal(GRADIENTS[:, :2] ** 2),
     }[kind]
     sets, lr, B, c = [SETS[kind], SETS[kind], small], [0.1, 0.5, 0.3], [1, 4, 2], [0.0, 0.2, 0.1]
-    together = simulate(sets, lr=lr, batch_size=B, ascent=c, optimizer="sam", runs=Runs(steps=30, repeats=4))
+    options = {"optimizer": "sam", "runs": Runs(steps=30, repeats=4)}
+    together = simulate(sets, lr=lr, batch_size=B, ascent=c, **options)
     assert together.log_growth.shape == (3, 4)
     for cell in range(2):
-        alone = simulate(
-            sets[cell], lr=lr[cell], batch_size=B[cell], ascent=c[cell], optimizer="sam", runs=Runs(steps=30, repeats=4)
-        )
+        alone = simulate(sets[cell], lr=lr[cell], batch_size=B[cell], ascent=c[cell], **options)
         np.testing.assert_allclose(together.log_growth[cell], alone.log_growth[0], rtol=1e-9)
     start = np.zeros((3, 4, 3))
     start[:, :, :2] = 1
-    padded = simulate(sets, lr=lr, batch_size=B, ascent=c, optimizer="sam", start=start, runs=Runs(steps=30, repeats=4))
-    alone = simulate(
-        small, lr=0.3, batch_size=2, ascent=0.1, optimizer="sam", start=np.ones(2), runs=Runs(steps=30, repeats=4)
-    )
+    padded = simulate(sets, lr=lr, batch_size=B, ascent=c, start=start, **options)
+    alone = simulate(small, lr=0.3, batch_size=2, ascent=0.1, start=np.ones(2), **options)
     np.testing.assert_allclose(padded.log_growth[2], alone.log_growth[0], rtol=1e-9)
 
 
 def test_a_smaller_set_starts_only_in_its_own_coordinates():
-    run = simulate([quadratic(4, 1), quadratic(4, 4)], lr=0.1, batch_size=1, record=[0], runs=Runs(steps=1, repeats=3))
-    one_coordinate = simulate(
-        quadratic(4, 4), lr=0.1, batch_size=1, start=np.ones(1), record=[0], runs=Runs(steps=1, repeats=3)
-    )
+    runs = Runs(steps=1, repeats=3)
+    run = simulate([quadratic(4, 1), quadratic(4, 4)], lr=0.1, batch_size=1, record=[0], runs=runs)
+    one_coordinate = simulate(quadratic(4, 4), lr=0.1, batch_size=1, start=np.ones(1), record=[0], runs=runs)
     assert (run.log_start[1] < run.log_start[0]).all()
     assert (one_coordinate.log_start == 0).all()
 
 
 def test_nothing_overflows_or_underflows():
     hessians = Hessians.diagonal([[1.0]])
-    grown = simulate(hessians, lr=12.0, batch_size=1, runs=Runs(steps=1000, repeats=1))
+    grown = simulate(hessians, lr=12.0, batch_size=1, runs=Runs(repeats=1))
     assert grown.log_growth[0, 0] == pytest.approx(1000 * math.log(11), rel=1e-12)
-    shrunk = simulate(hessians, lr=0.9, batch_size=1, runs=Runs(steps=1000, repeats=1))
+    shrunk = simulate(hessians, lr=0.9, batch_size=1, runs=Runs(repeats=1))
     assert shrunk.log_growth[0, 0] == pytest.approx(1000 * math.log(0.1), rel=1e-12)
     for options in ({"optimizer": "random_perturbation"}, {"rho": 0.5}):
         far = simulate(hessians, lr=12.0, batch_size=1, record=[80, 1000], runs=Runs(repeats=1, noise=0.5), **options)
@@ -120,9 +115,8 @@ def test_recorded_steps():
     run = simulate(SETS["dense"], lr=0.1, batch_size=2, record=[0, 7, 20], runs=Runs(steps=20, repeats=2))
     np.testing.assert_array_equal(run.log_norms[0], run.log_start)
     for t, norms in ((7, run.log_norms[1]), (20, run.log_norms[2])):
-        assert (
-            norms == simulate(SETS["dense"], lr=0.1, batch_size=2, runs=Runs(steps=t, repeats=2)).log_norms[-1]
-        ).all()
+        shorter = simulate(SETS["dense"], lr=0.1, batch_size=2, runs=Runs(steps=t, repeats=2))
+        assert (norms == shorter.log_norms[-1]).all()
 
 
 @pytest.mark.parametrize("lr", [0.1, 0.6, 1.3])
@@ -132,9 +126,8 @@ def test_normalised_sam_settles_at_its_radius(lr):
     stack = stack @ stack.transpose(0, 2, 1)
     stack /= np.linalg.eigvalsh(stack.mean(0))[-1]
     eigenvalue, vectors = np.linalg.eigh(stack.mean(0))
-    run = simulate(
-        Hessians.dense(stack), lr=lr, batch_size=4, rho=0.05, start=3 * vectors[:, -1], runs=Runs(steps=400, repeats=1)
-    )
+    runs, start = Runs(steps=400, repeats=1), 3 * vectors[:, -1]
+    run = simulate(Hessians.dense(stack), lr=lr, batch_size=4, rho=0.05, start=start, runs=runs)
     assert math.exp(run.log_norms[-1, 0, 0]) == pytest.approx(0.05 * lr / (2 - lr), rel=1e-6)
     assert normalized_sam_radius(0.05, lr, eigenvalue[-1]) == pytest.approx(0.05 * lr / (2 - lr), rel=1e-12)
     assert normalized_sam_radius(0.05, 2.0, 1.0) == math.inf
@@ -157,10 +150,9 @@ def test_normalised_sam_settles_at_its_radius(lr):
 def test_the_closed_form_has_the_distribution_of_the_steps(sigma, lr, B, c, optimizer):
     """Two samples of 1500 runs each, 40 steps, n = 12, by Kolmogorov and Smirnov."""
     common = {"lr": lr, "batch_size": B, "ascent": c, "optimizer": optimizer}
-    closed = quadratic_growth(12, sigma, 2.0, runs=Runs(steps=40, repeats=1500, seed=1, noise=0.2), **common)
-    steps = simulate(
-        quadratic(12, sigma, 2.0), runs=Runs(steps=40, repeats=1500, seed=2, noise=0.2), **common
-    ).log_growth[0]
+    first, second = (Runs(steps=40, repeats=1500, seed=seed, noise=0.2) for seed in (1, 2))
+    closed = quadratic_growth(12, sigma, 2.0, runs=first, **common)
+    steps = simulate(quadratic(12, sigma, 2.0), runs=second, **common).log_growth[0]
     assert ks_2samp(np.maximum(closed, -1e9), np.maximum(steps, -1e9)).pvalue > 1e-3
 
 
