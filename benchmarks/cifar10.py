@@ -182,7 +182,7 @@ def _lines(measured: dict[str, Any]) -> list[str]:
     if both := measured.get("captured and plain"):
         means = {way: 100 * float(np.mean(errors)) for way, errors in both["test_errors"].items()}
         lines += [
-            "", f"Recorded against plain steps, {both['epochs']} epochs, {len(both['seeds'])} seeds: test error "
+            "", f"Captured against plain steps, {both['epochs']} epochs, {len(both['seeds'])} seeds: test error "
             f"{means['captured']:.2f}% and {means['plain']:.2f}%, {100 * both['difference']:+.2f} points apart with a "
             f"standard error of {100 * both['standard_error']:.2f}; paired by seed, 95% interval "
             f"[{100 * both['paired']['low']:.2f}, {100 * both['paired']['high']:.2f}]. The hard sets after epoch 8 "

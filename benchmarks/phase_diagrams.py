@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenly.theory.stability import phase_diagram, quadratic, simulate
+from evenly.theory.stability import Axes, Runs, phase_diagram, quadratic, simulate
 from evenly.theory.stability.phases import BATCH_SIZES, SIGMAS
 
 STEPS, REPEATS, LR = 1000, 10, 0.5
@@ -43,7 +43,7 @@ def loop(steps: int) -> None:
 def at_once() -> None:
     cells = [(B, sigma) for sigma in SIGMAS for B in BATCH_SIZES]
     sets = [quadratic(100, sigma) for _, sigma in cells]
-    simulate(sets, lr=LR, batch_size=[B for B, _ in cells], steps=STEPS, repeats=REPEATS)
+    simulate(sets, lr=LR, batch_size=[B for B, _ in cells], runs=Runs(steps=STEPS, repeats=REPEATS))
 
 
 def seconds(call: Callable[[], object], rounds: int) -> float:
@@ -60,14 +60,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    large = {"x_values": range(1, 101), "y_values": range(1, 101)}
+    large = Axes(x_values=range(1, 101), y_values=range(1, 101))
     noisy = {"optimizer": "random_perturbation"}
     rows = {
         "closed form, SGD": seconds(lambda: phase_diagram(lr=LR), arguments.rounds),
         "closed form, SAM": seconds(lambda: phase_diagram(lr=LR, ascent=0.1), arguments.rounds),
         "closed form, random perturbation": seconds(lambda: phase_diagram(lr=LR, **noisy), arguments.rounds),
-        "closed form, SGD, 100 x 100 cells": seconds(lambda: phase_diagram(lr=LR, **large), 1),
-        "closed form, random perturbation, 100 x 100 cells": seconds(lambda: phase_diagram(lr=LR, **large, **noisy), 1),
+        "closed form, SGD, 100 x 100 cells": seconds(lambda: phase_diagram(large, lr=LR), 1),
+        "closed form, random perturbation, 100 x 100 cells": seconds(lambda: phase_diagram(large, lr=LR, **noisy), 1),
         "steps, all cells at once": seconds(at_once, 1),
         "loop": 10 * seconds(lambda: loop(STEPS // 10), 1),
     }

@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import re
 import sys
 
 import pytest
@@ -25,5 +26,31 @@ def evenly(tmp_path, monkeypatch, capfd):
             main()
         out, err = capfd.readouterr()
         return ended.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def refused(evenly):
+    """Run a command that ends with exit code 2, nothing on stdout, and one line on stderr that matches."""
+
+    def run(command, message):
+        words = command.split() if isinstance(command, str) else command
+        code, out, err = evenly(*words)
+        assert (code, out) == (2, ""), (words, out, err)
+        assert re.fullmatch(r"evenly: .*\n", err), err
+        assert re.search(message, err), err
+
+    return run
+
+
+@pytest.fixture
+def done(evenly):
+    """Run a command that ends with exit code 0 and nothing on stderr; what it printed."""
+
+    def run(command):
+        code, out, err = evenly(*command.split())
+        assert (code, err) == (0, ""), err
+        return out
 
     return run

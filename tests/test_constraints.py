@@ -12,13 +12,21 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+import evenly.data
 import evenly.diagnose
+import evenly.models
+import evenly.optim
 import evenly.theory
+from evenly.data import PatchDistribution, SpiralDistribution
 from evenly.diagnose.spectrum import Lanczos
 from evenly.errors import SettingError
 from evenly.settings import Constraint, settings_of
+from evenly.theory.spiral import Intervention
+from evenly.theory.stability import Runs
 
-PROBES = (0, 1, 2, 0.2, 0.7, 0.0, 1.0, -1, -1.0, 21, 201, 1e200)
+PACKAGES = (evenly.theory, evenly.diagnose, evenly.data, evenly.optim, evenly.models)
+CLASSES = (Lanczos, Runs, Intervention, PatchDistribution, SpiralDistribution)
+PROBES = (0, 1, 2, 0.2, 0.7, 0.0, 1.0, -1, -1.0, 21, 201, 20_000, 1e200)
 """Values of which at least one satisfies and one violates each constraint."""
 WRONG_TYPES = {int: 1.5, float: "1", bool: 3, str: 3}
 
@@ -59,15 +67,21 @@ def refused(hint: Any) -> Iterator[tuple[Any, str]]:
         yield "?", "one of"
 
 
-def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
-    for package in (evenly.theory, evenly.diagnose):
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            found = importlib.import_module(module.name)
-            owners = [found, *(cls for _, cls in inspect.getmembers(found, inspect.isclass))]
-            for owner in owners:
-                for name, function in inspect.getmembers(owner, lambda each: hasattr(each, "__wrapped__")):
-                    if function.__module__ == module.name and (name == "__init__" or not name.startswith("_")):
+def members() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The public functions of the packages' modules, and the constructors and methods of their classes."""
+    for package in PACKAGES:
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            content = importlib.import_module(module.name)
+            for owner in (content, *(cls for _, cls in inspect.getmembers(content, inspect.isclass))):
+                for name, function in inspect.getmembers(owner, inspect.isroutine):
+                    if getattr(function, "__module__", "") == module.name and (
+                        name == "__init__" or not name.startswith("_")
+                    ):
                         yield f"{getattr(owner, '__qualname__', '')} {name}".strip(), function
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    return ((name, function) for name, function in members() if hasattr(function, "__wrapped__"))
 
 
 def cases() -> Iterator[Any]:
@@ -81,9 +95,9 @@ def cases() -> Iterator[Any]:
             for value, words in refused(hint):
                 arguments_with = {**arguments, parameter: value}
                 yield pytest.param(function, arguments_with, parameter, words, id=f"{name} {parameter} {value}")
-    for option in settings_of(Lanczos).values():
+    for owner, option in ((cls, option) for cls in CLASSES for option in settings_of(cls).values()):
         for value, words in refused(Annotated[option.kind, *option.constraints] if option.constraints else option.kind):
-            yield pytest.param(Lanczos, {option.name: value}, option.name, words, id=f"{option.name} {value}")
+            yield pytest.param(owner, {option.name: value}, option.name, words, id=f"{option.name} {value}")
 
 
 @pytest.mark.parametrize(("function", "arguments", "parameter", "requirement"), list(cases()))
@@ -92,7 +106,21 @@ def test_a_value_outside_its_constraint_is_refused_by_name(function, arguments, 
         function(**arguments)
 
 
-def test_there_are_cases_of_both_packages():
+def test_there_are_cases_of_every_package():
     modules = [case.values[0].__module__ for case in cases()]
-    assert sum("theory" in name for name in modules) > 60
-    assert sum("diagnose" in name for name in modules) > 60
+    for package, least in zip(PACKAGES, (60, 60, 60, 5, 5), strict=True):
+        assert sum(name.startswith(package.__name__) for name in modules) > least
+
+
+def has_constraints(function: Callable[..., Any]) -> bool:
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError:  # of a type that only the type checker imports
+        return False
+    return any(parts_of(hint)[1] for hint in hints.values())
+
+
+def test_a_function_that_declares_a_constraint_checks_it():
+    declared = [(name, hasattr(function, "__wrapped__")) for name, function in members() if has_constraints(function)]
+    assert len(declared) > 40
+    assert [name for name, is_checked in declared if not is_checked] == []

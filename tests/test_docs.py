@@ -1,93 +1,82 @@
-"""Code blocks of the pages that are marked to run do run; pages of results follow from what was measured."""
+"""Code and commands in README and docs run as pasted; pages of results follow from what was measured."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import re
-import textwrap
+import shlex
 from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-import torch
-from torch import nn
+import typer
 
 import evenly
+from evenly.cli.app import app
+from evenly.methods import registry
 from evenly.runs.comparison import Comparison
 from evenly.runs.results import RunResult
 from evenly.runs.summary import summarise
 
-PAGES = Path(__file__).parents[1] / "docs"
-MARKED = re.compile(r"<!-- runs -->\n```python\n(.*?)```", re.DOTALL)
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs"
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(PAGES.glob("*.md"))]
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+COMMAND = re.compile(r"(?:^    (?:\$ )?|`|&& |; )(evenly (?:[a-z]+|--)[^\n`;#]*)", re.MULTILINE)
 
 
-@pytest.mark.parametrize("wrapper", [evenly.SAM, evenly.ASAM, evenly.RandomPerturbation])
-def test_the_optimizers_page_runs(wrapper, tmp_path):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    opt = wrapper(base)
-    x, y = torch.randn(16, 4), torch.randint(3, (16,))
-    names = {
-        "torch": torch, "evenly": evenly, "model": model, "base": base, "opt": opt, "batches": [(x, y)] * 3,
-        "x": x, "y": y, "scheduler": torch.optim.lr_scheduler.StepLR(opt, 1, 0.9),
-        "loss_function": nn.functional.cross_entropy, "path": tmp_path / "saved.pt", "device": "cpu",
-        "dtype": torch.bfloat16,
-    }  # fmt: skip
-    blocks = MARKED.findall((PAGES / "optimizers.md").read_text())
-    assert len(blocks) == 5
-    for block in blocks:
-        before = [p.detach().clone() for p in model.parameters()]
-        exec(textwrap.dedent(block), names)
-        moved = any(not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-        assert moved == ("backward" in block)
-    assert not opt.ascended
-
-
-def test_the_audit_page_runs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [page for page in TEXTS if BLOCK.search(page.read_text())], ids=lambda page: page.name)
+def test_python_blocks_run_one_after_the_other(page, tmp_path, monkeypatch):
+    """In a new folder, with nothing defined before the first."""
     monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
-    x, y = torch.randn(40, 4), torch.arange(40) % 2
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
-    (tmp_path / "checkpoints").mkdir()
-
-    def train_one_epoch(model):
-        nn.functional.cross_entropy(model(x), y).backward()
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight.sub_(0.1 * weight.grad)
-                weight.grad = None
-
-    names = {
-        "evenly": evenly, "torch": torch, "model": model, "data": evenly.Data(train=(x, y), test=(x, y)),
-        "train_one_epoch": train_one_epoch,
-    }  # fmt: skip
-    audit, record, loop, series = MARKED.findall((PAGES / "audit.md").read_text())
-    exec(audit, names)
-    assert (tmp_path / "audit.html").exists()
-    exec(record, names)
-    assert "Times forgotten" in (tmp_path / "audit.html").read_text()
-    exec(loop, names)
-    exec(series, names)
-    assert [row["name"] for row in names["series"].history] == [f"epoch-{epoch}" for epoch in range(1, 5)]
-    recorded = [row["gini_real"] for row in names["recorder"].history]
-    assert [row["gini_real"] for row in names["series"].history][1::2] == recorded
+    names = {"__name__": "__main__"}
+    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))  # the method of CONTRIBUTING is not to remain
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        for number, block in enumerate(BLOCK.findall(page.read_text())):
+            exec(compile(block, f"{page.name}, block {number}", "exec"), names)
+    if page.name == "audit.md":
+        assert "Times forgotten" in Path("audit.html").read_text()
+        assert [row["name"] for row in names["series"].history] == [f"epoch-{epoch}" for epoch in range(1, 5)]
+        recorded = [row["gini_real"] for row in names["recorder"].history]
+        assert [row["gini_real"] for row in names["series"].history][1::2] == recorded
+    if page.name == "stability.md":
+        assert len(names["tracker"].history) == 2
+        assert "stable" in printed.getvalue() or "diverge" in printed.getvalue()
 
 
-def test_the_stability_page_runs():
-    torch.manual_seed(0)
-    x, y = torch.randn(12, 4), torch.arange(12) % 3
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
-    names = {"evenly": evenly, "model": model, "x": x, "y": y, "gradients": torch.randn(6, 9)}
-    (block,) = MARKED.findall((PAGES / "stability.md").read_text())
-    exec(block, names)
-    assert len(names["tracker"].history) == 2
-    assert names["card"].lrs.exact
+def test_commands_have_the_options_that_they_use():
+    commands = typer.main.get_command(app).commands
+    seen = set()
+    for page in TEXTS:
+        text = page.read_text().replace("\\\n", " ")
+        for command in COMMAND.findall(text):
+            _, verb, *words = shlex.split(command.split("  ")[0].split("&&")[0])
+            if verb in ("--help", "--version"):
+                continue
+            assert verb in commands, (page.name, command)
+            if words and not re.search(r"[A-Z]{3}|\.\.\.|\|", " ".join(words)):  # RUN stands for a folder
+                commands[verb].make_context(verb, words)
+                seen.add(verb)
+    assert {"train", "compare", "predict", "export", "audit", "stability"} <= seen
+
+
+def test_links_and_named_files_are_there():
+    for page in TEXTS:
+        text = page.read_text()
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+            assert (page.parent / target).exists(), (page.name, target)
+        for path in re.findall(
+            r"`(?:python |pytest [^`]*?)?((?:tests|benchmarks|examples|docs|\.ci|src)/[\w/.-]+)", text
+        ):
+            assert (ROOT / path).exists(), (page.name, path)
+    assert evenly.__version__ in (ROOT / "CHANGELOG.md").read_text()
 
 
 def benchmark(name, monkeypatch):
-    monkeypatch.syspath_prepend(PAGES.parent / "benchmarks")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module(name)
 
 

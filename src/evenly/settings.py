@@ -255,7 +255,7 @@ class Execution:
 
     device: str = setting("auto", help="where to compute: cpu, cuda, cuda:1 or auto")
     workers: int = setting(0, at_least(0), help="processes that read data from disk; results do not depend on it")
-    capture: bool = setting(True, help="recording the training step once and replaying it, on a GPU")
+    capture: bool = setting(True, help="capturing the training step once and replaying it, on a GPU")
     jobs: int = setting(1, at_least(1), help="processes that share the runs, one thread each")
     together: int = setting(3, at_least(1), help="seeds trained side by side on one GPU")
 

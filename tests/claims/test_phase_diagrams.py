@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from evenly.theory.stability import phase_diagram, quadratic, quadratic_growth, simulate
+from evenly.theory.stability import Axes, Runs, phase_diagram, quadratic, quadratic_growth, simulate
 
 pytestmark = pytest.mark.claims
 
@@ -44,7 +44,7 @@ def test_other_seeds():
     for seed in range(1, 6):
         for lr in LRS:
             for ascent in ASCENTS:
-                panel = phase_diagram(lr=lr, ascent=ascent, seed=seed)
+                panel = phase_diagram(lr=lr, ascent=ascent, runs=Runs(seed=seed))
                 wrong += panel.theorem_wrong
                 right.append(panel.sharp_right)
     print(
@@ -71,8 +71,8 @@ def test_random_perturbation_has_sgds_phase_diagram(panels):
     different, first = [], 0
     for seed in range(10):
         for lr in LRS:
-            sgd = panels[lr, 0.0] if seed == 0 else phase_diagram(lr=lr, seed=seed)
-            noisy = phase_diagram(lr=lr, seed=seed, optimizer="random_perturbation")
+            sgd = panels[lr, 0.0] if seed == 0 else phase_diagram(lr=lr, runs=Runs(seed=seed))
+            noisy = phase_diagram(lr=lr, optimizer="random_perturbation", runs=Runs(seed=seed))
             for row, column in np.argwhere(sgd.majority != noisy.majority):
                 different.append((sgd.diverged[row, column], sgd.theorems[row, column]))
                 first += seed == 0
@@ -110,7 +110,7 @@ def test_speed():
         "SGD, 100 cells": {},
         "SAM, 100 cells": {"ascent": 0.1},
         "random perturbation, 100 cells": {"optimizer": "random_perturbation"},
-        "SGD, 100 x 100": {"x_values": range(1, 101), "y_values": range(1, 101)},
+        "SGD, 100 x 100": {"axes": Axes(x_values=range(1, 101), y_values=range(1, 101))},
     }.items():
         started = time.perf_counter()
         phase_diagram(lr=0.5, **options)

@@ -1,6 +1,4 @@
-"""A small file of arrays, and a command that has to be refused in one line."""
-
-import re
+"""A small file of arrays, and what the command line asks of the package."""
 
 import numpy as np
 import pytest
@@ -24,32 +22,6 @@ def npz(tmp_path):
 @pytest.fixture
 def mine(npz):
     return npz()
-
-
-@pytest.fixture
-def refused(evenly):
-    """Run a command that ends with exit code 2, nothing on stdout, and one line on stderr that matches."""
-
-    def run(command, message):
-        words = command.split() if isinstance(command, str) else command
-        code, out, err = evenly(*words)
-        assert (code, out) == (2, ""), (words, out, err)
-        assert re.fullmatch(r"evenly: .*\n", err), err
-        assert re.search(message, err), err
-
-    return run
-
-
-@pytest.fixture
-def done(evenly):
-    """Run a command that ends with exit code 0 and nothing on stderr; what it printed."""
-
-    def run(command, *words):
-        code, out, err = evenly(*command.split(), *words)
-        assert (code, err) == (0, ""), err
-        return out
-
-    return run
 
 
 @pytest.fixture

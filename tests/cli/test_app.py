@@ -13,7 +13,7 @@ from evenly.cli import main
 from evenly.errors import EvenlyWarning
 from evenly.optim.registry import OPTIMIZERS
 
-VERBS = (
+VERBS = [
     "demo",
     "train",
     "compare",
@@ -25,14 +25,14 @@ VERBS = (
     "methods",
     "datasets",
     "models",
-)
+]
 
 
 def test_version_and_help(evenly):
     assert evenly("--version") == (0, f"evenly {__version__}\n", "")
     code, out, _ = evenly("--help")
     assert code == 0
-    assert tuple(re.findall(r"^  (\w+)  .*[^.]\.$", out, re.MULTILINE)) == VERBS  # whole sentences, none cut
+    assert re.findall(r"^  (\w+)  .*[^.]\.$", out, re.MULTILINE) == VERBS  # whole sentences, none cut
     assert "Commands:\n" in evenly()[1]
 
 

@@ -88,13 +88,8 @@ def test_a_run_and_a_file_of_weights_stand_side_by_side(tmp_path):
         assert accuracy(both["run"]) == accuracy(both["mlp"])
         assert torch.equal(both["run"].forgetting, run.record.forgetting_scores)
         assert both["mlp"].forgetting is None
-    refused("--model is for a file of weights, and .* is a run that knows its own", [out], model="mlp")
-    refused("--normalise is for a file of weights", [out], normalise="data")
     refused("give --model NAME and --data DATA", [out, file])
-    refused("give --model NAME and --data DATA", [file], model="mlp")
     refused("is the same model; name another run or file", [file, tmp_path / "run/../w.pt"], data, "mlp")
-    refused("there is no '.*nowhere'; give a run's folder or a file of weights", [tmp_path / "nowhere"])
-    refused("holds no run of evenly", [tmp_path])
 
 
 def test_weights_without_values_are_refused(tmp_path):

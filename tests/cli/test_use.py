@@ -71,7 +71,7 @@ def test_export_writes_weights_or_a_whole_network(run, done, refused, tmp_path):
     weights = load_file(tmp_path / "run.safetensors")
     assert all(torch.equal(weights[name], value) for name, value in run.model.state_dict().items())
     refused("export nowhere --to onnx", "nowhere holds no run of evenly")
-    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'evenly[onnx]'")
     assert done("export run --to onnx --out deep/model.onnx") == "deep/model.onnx\n"
     session = onnxruntime.InferenceSession(tmp_path / "deep/model.onnx")
     x = torch.randn(3, 2)

@@ -69,8 +69,8 @@ def test_groups_are_label_and_edge_and_validation_and_test_show_every_image_with
     for split in shortcut.splits.values():
         assert torch.equal(split.groups, 2 * split.labels + split.attributes["edge"])
     for split in (shortcut.validation, shortcut.test):
-        shown = set(zip(sources(split).tolist(), split.attributes["edge"].tolist(), strict=True))
-        assert len(shown) == len(split) == 2 * len(sources(split).unique())
+        edges = set(zip(sources(split).tolist(), split.attributes["edge"].tolist(), strict=True))
+        assert len(edges) == len(split) == 2 * len(sources(split).unique())
         assert torch.equal(torch.bincount(split.groups)[[0, 2]], torch.bincount(split.groups)[[1, 3]])
 
 
@@ -89,9 +89,3 @@ def test_the_seed_decides_the_data():
     for name in ("shortcut-digits", "partial-digits"):
         prints = [load(name, seed=seed).fingerprint() for seed in (0, 0, 1)]
         assert prints[0] == prints[1] != prints[2]
-
-
-def test_refusals(refused):
-    refused("rate must be a share from 0 to 1, got 1.5", load, "shortcut-digits", rate=1.5)
-    refused("brightness must be a share from 0 to 1, got -0.1", load, "shortcut-digits", brightness=-0.1)
-    refused("missing .* must be a number, got nan", load, "partial-digits", missing=float("nan"))

@@ -113,13 +113,3 @@ def test_the_named_sets_have_three_splits_and_observe_alignments(name, features,
     assert data.observe(model) == dict(zip([f"alignment_{f}" for f in features], expected, strict=True))
     assert data.observe(torch.nn.Linear(3, 2)) == {}
     assert load(name, n=80, seed=8).fingerprint() == data.fingerprint() != load(name, n=80, seed=9).fingerprint()
-
-
-def test_refusals(refused):
-    refused("alpha must be a probability from 0 to 1, got 1.1", PatchDistribution, alpha=1.1)
-    refused("alpha must be .*, got nan", PatchDistribution, alpha=float("nan"))
-    refused("noise must be at least 0, got -1.0", PatchDistribution, noise=-1.0)
-    refused("otherwise must be 'absent' or 'opposite', got 'random'", PatchDistribution, otherwise="random")
-    refused("dimension and patches must be at least 2, got 1 and 3", PatchDistribution, dimension=1)
-    refused("dimension and patches must be at least 2, got 50 and 1", PatchDistribution, patches=1)
-    refused("n must be at least 1, got 0", load, "patches", n=0)

@@ -46,7 +46,7 @@ def held_out(path, columns=(0, 1, 2)):
 
 
 def test_rows_become_the_readers_inputs_whatever_holds_them(table, tmp_path):
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'evenly[pandas]'")
     data = load(table, missing="mean")
     again = preprocessing_from_dict(json.loads(json.dumps(data.preprocessing.to_dict())))
     assert again == data.preprocessing
@@ -104,7 +104,7 @@ def test_rows_need_no_pandas(table, monkeypatch):
 
 
 def test_texts_come_from_a_list_a_column_or_a_frame(tmp_path):
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'evenly[pandas]'")
     rows = [f"{word} film,{CLASSES[i % 2]},train" for i, word in enumerate(["bad", "good"] * 4)]
     path = write_table(tmp_path / "texts.csv", [*rows, "good bad,no,test", "a film,yes,test"], "review,label,split")
     data = load(path, text="review")
@@ -176,10 +176,10 @@ def test_arrays_of_any_size_and_order_of_axes_are_brought_to_size(folder):
 
 
 def test_images_resized_whole_and_cut_are_so_again(folder, tmp_path):
-    from evenly.data.images.decoding import Squeezed, decode
+    from evenly.data.images.decoding import Reading, Squeezed, decode
 
     files = [f"test/{name}/0.png" for name in CLASSES]
-    read = decode(folder, files, size=Squeezed(6, 8), channels=3).pixels
+    read = decode(folder, files, Reading(size=Squeezed(6, 8), channels=3)).pixels
     examples = read_examples(ImagePreprocessing((3, 6, 6), whole=8), [folder / file for file in files], CLASSES)
     assert torch.equal(examples.inputs, read)
     unsized = read_examples(ImagePreprocessing((3, 6, 6)), [folder / file for file in files], CLASSES)

@@ -22,18 +22,6 @@ MINUTE = 60.0
 
 
 @pytest.fixture
-def evenly(evenly):
-    """The same, which has to succeed; what it printed."""
-
-    def run(*arguments):
-        code, out, err = evenly(*arguments)
-        assert not code, err
-        return out
-
-    return run
-
-
-@pytest.fixture
 def pictures(tmp_path):
     """A folder per class: bright squares to the left or to the right, most of them in the class's own colour."""
     draw, folder = np.random.default_rng(0), tmp_path / "pictures"
@@ -52,31 +40,29 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def train_twice(evenly, data, *options, epochs):
+def train_twice(done, request):
     """`evenly train` with USEFUL, and again: its run and the seconds of the first time."""
-    command = ("train", data, *options, "--method", "useful", "--epochs", epochs, "--out", "run")
+    command = f"train {request} --method useful --out run"
     started = time.perf_counter()
-    out = evenly(*command)
+    out = done(command)
     took = time.perf_counter() - started
     before = contents(Path("run"))
-    assert evenly(*command) == out
-    assert json.loads(evenly(*command, "--json")) == package.load("run").results.to_dict()
+    assert done(command) == out
+    assert json.loads(done(f"{command} --json")) == package.load("run").results.to_dict()
     assert contents(Path("run")) == before
     assert "<html" in Path("run/report.html").read_text()
     return package.load("run"), took
 
 
-def compare_twice(evenly, data, *options, methods, epochs, seeds, n):
+def compare_twice(done, request, *, methods, epochs, seeds, n):
     """`evenly compare` of methods with two optimizers, and again: the seconds of the first time."""
-    command = (
-        "compare", data, *options, "--methods", ",".join(methods), "--optimizers", "sgd,sam",
-        "--epochs", epochs, "--seeds", seeds, "--out", "table",
-    )  # fmt: skip
+    command = f"compare {request} --optimizers sgd,sam --epochs {epochs} --seeds {seeds} --out table"
+    command += f" --methods {','.join(methods)}"
     started = time.perf_counter()
-    evenly(*command)
+    done(command)
     took = time.perf_counter() - started
     before = contents(Path("table"))
-    evenly(*command)
+    done(command)
     assert contents(Path("table")) == before
     table = package.load_comparison("table")
     rows = {(row.arm, row.seed): row for row in table.rows}
@@ -92,40 +78,39 @@ def compare_twice(evenly, data, *options, methods, epochs, seeds, n):
     return took
 
 
-def test_train_on_a_folder_of_pictures(evenly, pictures):
-    run, _ = train_twice(evenly, pictures, "--batch-size", 8, "--augment", "basic", epochs=4)
+def test_train_on_a_folder_of_pictures(done, pictures):
+    run, _ = train_twice(done, f"{pictures} --batch-size 8 --augment basic --epochs 4")
     settings = run.plan.settings
     assert (run.plan.model.name, settings.normalise, settings.augment) == ("convnet_3", "data", "basic")
     assert run.results.chosen > 0
     assert set(run.results.splits) == {"train", "validation", "test"}
-    new = pictures / "left" / "0.png"
-    assert "1 example" in evenly("predict", "run", new)
-    assert "60 examples" in evenly("predict", "run", pictures)
+    assert "1 example" in done(f"predict run {pictures / 'left' / '0.png'}")
+    assert "60 examples" in done(f"predict run {pictures}")
 
 
-def test_the_number_of_workers_and_the_place_of_the_pixels_change_nothing(evenly, pictures):
+def test_the_number_of_workers_and_the_place_of_the_pixels_change_nothing(done, pictures):
     """In memory, and read picture by picture by two processes."""
-    for name, options in (("memory", ()), ("disk", ("-d", "memory=0", "--workers", 2))):
-        evenly("train", pictures, "--epochs", 2, "--augment", "basic+trivial", "--out", name, *options)
+    for name, options in (("memory", ""), ("disk", "-d memory=0 --workers 2")):
+        done(f"train {pictures} --epochs 2 --augment basic+trivial --out {name} {options}")
     for file in ("metrics.jsonl", "model.safetensors"):
         assert Path("memory", file).read_bytes() == Path("disk", file).read_bytes()
     ours, theirs = (package.load(name).results for name in ("memory", "disk"))
     assert ours.splits == theirs.splits
 
 
-def test_compare_on_a_folder_of_pictures(evenly, pictures):
-    options = ("--batch-size", 8, "--model", "mlp", "--augment", "basic")
-    compare_twice(evenly, pictures, *options, methods=("erm", "useful"), epochs=2, seeds=1, n=36)
+def test_compare_on_a_folder_of_pictures(done, pictures):
+    request = f"{pictures} --batch-size 8 --model mlp --augment basic"
+    compare_twice(done, request, methods=("erm", "useful"), epochs=2, seeds=1, n=36)
     assert package.load_comparison("table").data == "pictures"
 
 
 @pytest.mark.skipif(not HAS_FASHION, reason="needs fashion-mnist in the folder that EVENLY_DATA names")
-def test_fashion_mnist_within_a_minute(evenly):
-    run, training = train_twice(evenly, "fashion-mnist", "-d", "n=2000", epochs=4)
+def test_fashion_mnist_within_a_minute(done):
+    run, training = train_twice(done, "fashion-mnist -d n=2000 --epochs 4")
     assert run.plan.model.name == "convnet_3"
     assert run.results.splits["test"].accuracy > 0.6
     assert 0.05 < run.results.chosen / 2000 < 0.7
     three = ("erm", "useful", "random_upsample")
-    comparing = compare_twice(evenly, "fashion-mnist", "-d", "n=1000", methods=three, epochs=3, seeds=2, n=1000)
+    comparing = compare_twice(done, "fashion-mnist -d n=1000", methods=three, epochs=3, seeds=2, n=1000)
     print(f"train {training:.1f} s, compare {comparing:.1f} s")
     assert max(training, comparing) < MINUTE

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from evenly.experiment.training import data_of
 DATA = os.environ.get("EVENLY_DATA")
 MADLIBS = None if DATA is None else Path(DATA) / "text" / "bias_madlibs_77k.csv.gz"
 WORDS = {"bad": ("awful", "poor", "dull", "weak"), "good": ("lovely", "great", "superb", "fine")}
-CPU = ("--device", "cpu")
 
 
 def sixty():
@@ -62,25 +60,13 @@ def people(folder: Path) -> Path:
     return folder / "people.csv"
 
 
-@pytest.fixture
-def done(evenly):
-    """Run a command that has to succeed; what it printed."""
-
-    def run(*words):
-        code, out, err = evenly(*words)
-        assert (code, err) == (0, ""), err
-        return out
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("make", "classes"), [(photos, ("left", "right")), (reviews, ("bad", "good")), (people, ("n", "y"))]
 )
 def test_one_command_leaves_a_model_and_a_page_that_others_read(done, tmp_path, make, classes):
     data = make(tmp_path)
-    command = ("train", data, "--method", "pde", "--out", "run", "--epochs", "12", *CPU)
-    assert f"{data.stem}: pde with sgd" in done(*command)
+    command = f"train {data} --method pde --out run --epochs 12 --device cpu"
+    assert f"{data.stem}: pde with sgd" in done(command)
     run = package.load("run")
     test = run.results.splits["test"]
     assert test.accuracy > 0.7
@@ -91,7 +77,7 @@ def test_one_command_leaves_a_model_and_a_page_that_others_read(done, tmp_path, 
     page = Path("run/report.html").read_text()
     assert f"{classes[0]}, place" in page
     assert "<script>" not in page
-    done("audit", "run", "--out", "audit", "--top", "1", *CPU)
+    done("audit run --out audit --top 1 --device cpu")
     audit = Path("audit/audit.html").read_text()
     assert "<script>poor" not in audit
     if make is reviews:
@@ -101,15 +87,15 @@ def test_one_command_leaves_a_model_and_a_page_that_others_read(done, tmp_path, 
         assert words[int(run.model.encode(["superb"])[0, 0]) - 1] == "superb"
         assert data_of(run).test.inputs.dtype == torch.int64
     before = Path("run/results.json").read_bytes()
-    done(*command)  # again, which reads back what is there
+    done(command)  # again, which reads back what is there
     assert Path("run/results.json").read_bytes() == before
-    done("predict", "run", data, "--out", "all.csv")
+    done(f"predict run {data} --out all.csv")
     assert len(Path("all.csv").read_text().splitlines()) == 61
 
 
 def test_groups_are_named_on_the_command_line_and_in_python(done, tmp_path):
     data = reviews(tmp_path)
-    done("train", data, "--groups", "place", "--out", "run", "--epochs", "2", *CPU)
+    done(f"train {data} --groups place --out run --epochs 2 --device cpu")
     run = package.load("run")
     assert data_of(run).group_names == ["place shop", "place web"]
     again = package.train(str(data), groups="place", epochs=2, device="cpu")
@@ -123,70 +109,59 @@ def test_groups_are_named_on_the_command_line_and_in_python(done, tmp_path):
     page = (tmp_path / "compared" / "report.html").read_text()
     assert "&lt;script&gt;" in page
     assert "<script>great" not in page
-    out = done("train", data, "--groups", "none", "--out", "none", "--epochs", "2", *CPU)
-    assert "worst group" not in out
+    assert "worst group" not in done(f"train {data} --groups none --out none --epochs 2 --device cpu")
     assert data_of(package.load("none")).train.groups is None
 
 
-REFUSED = {
-    "a group that is not there": (["--groups", "palce"], "called 'palce' in .*; there are: label, place"),
-    "one of several joined by a plus": (["--groups", "place+city"], "called 'city' in .*; there are: label, place"),
-    "a plus between what is no yes and no": (
-        ["--groups", "label+place"],
-        "column 'label' holds '.*' and makes no overlapping groups; give 0 and 1, or join it by a comma",
-    ),
-    "groups named twice": (["--groups", "label,place", "-d", "groups=label"], "name the columns once"),
-    "an unknown option": (["-d", "bogus=1"], "no option of a table is called 'bogus'; there are: attributes, "),
-    "a split too small": (["-d", "validation=0.001"], "leaves the validation split empty"),
-    "a group that validation lacks": (
-        ["--select", "worst-group", "-d", "validation=0.04"],
-        "has no validation example.*use --select worst-class",
-    ),
-    "a model of images": (["--model", "resnet18"], "resnet18 cannot read texts; use bag_of_words"),
-    "another text column": (["-d", "text=comment"], "has no column 'comment' .found: 'text', 'place'"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_is_one_line_and_leaves_nothing(evenly, tmp_path, case):
-    options, message = REFUSED[case]
-    code, out, err = evenly("train", reviews(tmp_path), "--out", "run", "--epochs", "1", *CPU, *options)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert re.search(message, err), err
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--groups palce", "called 'palce' in .*; there are: label, place"),
+        ("--groups place+city", "called 'city' in .*; there are: label, place"),
+        (
+            "--groups label+place",
+            "column 'label' holds '.*' and makes no overlapping groups; give 0 and 1, or join it by",
+        ),
+        ("--groups label,place -d groups=label", "name the columns once"),
+        ("-d bogus=1", "no option of a table is called 'bogus'; there are: attributes, "),
+        ("-d validation=0.001", "leaves the validation split empty"),
+        ("--select worst-group -d validation=0.04", "has no validation example.*use --select worst-class"),
+        ("--model resnet18", "resnet18 cannot read texts; use bag_of_words"),
+        ("-d text=comment", "has no column 'comment' .found: 'text', 'place'"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_leaves_nothing(refused, tmp_path, options, message):
+    refused(f"train {reviews(tmp_path)} --out run --epochs 1 --device cpu {options}", message)
     assert not Path("run").exists()
 
 
-def test_the_way_out_of_an_image_that_cannot_be_read_can_be_typed(evenly, tmp_path):
+def test_the_way_out_of_an_image_that_cannot_be_read_can_be_typed(done, refused, tmp_path):
     (photos(tmp_path) / "img" / "7.png").write_bytes(b"none")
-    command = ("train", "photos", "--epochs", "1", "--out", "run", *CPU)
-    code, _, err = evenly(*command)
-    assert code == 2
-    assert err.endswith("leave them out with -d skip_bad=true\n")
+    command = "train photos --epochs 1 --out run --device cpu"
+    refused(command, "leave them out with -d skip_bad=true$")
     for typed in ("skip_bad=true", "skip_bad=True"):
-        assert evenly(*command, "-d", typed)[0] == 0
+        done(f"{command} -d {typed}")
 
 
-def test_what_was_refused_is_mended_in_the_same_folder_and_another_run_is_not_written_over(evenly, tmp_path):
+def test_what_was_refused_is_mended_in_the_same_folder_and_another_run_is_not_written_over(done, refused, tmp_path):
     rows = people(tmp_path).read_text().splitlines()
     parts = ["split"] + ["validation" if i % 3 == 0 and i % 5 else "train" for i in range(60)]
-    Path("mine.csv").write_text("\n".join(f"{row},{part}" for row, part in zip(rows, parts, strict=True)) + "\n")
-    command = ("train", "mine.csv", "--method", "useful", "--groups", "label,place", "--epochs", "2", "--out", "run")
-    code, _, err = evenly(*command, "--select", "worst-group")
-    assert (code, Path("run").exists()) == (2, False)
-    assert "use --select worst-class" in err
-    assert evenly(*command, "--select", "worst-class")[0] == 0
-    code, _, err = evenly(*command, "--select", "average")
-    assert code == 2
-    assert "run holds another run (its select is 'worst-class', not 'average'); choose another out" in err
-    _, _, err = evenly(*command, "--select", "worst-class", "--groups", "place")
-    assert "(its groups are 'label,place', not 'place')" in err
+    (tmp_path / "mine.csv").write_text("\n".join(map(",".join, zip(rows, parts, strict=True))) + "\n")
+    command = "train mine.csv --method useful --epochs 2 --out run --groups label,place"
+    refused(f"{command} --select worst-group", "use --select worst-class")
+    assert not Path("run").exists()
+    done(f"{command} --select worst-class")
+    refused(
+        f"{command} --select average", r"run holds another run \(its select is 'worst-class', not 'average'\); choose"
+    )
+    refused(f"{command[:-6]} --select worst-class", r"\(its groups are 'label,place', not 'label'\)")
 
 
 @pytest.mark.skipif(
     MADLIBS is None or not MADLIBS.is_file(), reason="needs EVENLY_DATA with text/bias_madlibs_77k.csv.gz"
 )
 def test_template_sentences_are_told_apart(done):
-    done("train", MADLIBS, "--epochs", "1", "--out", "run", *CPU)
+    done(f"train {MADLIBS} --epochs 1 --out run --device cpu")
     splits = package.load("run").results.splits
     assert len(splits["test"].groups) == 12
     assert sum(split.group_counts[0] for split in splits.values()) > 0

@@ -201,16 +201,17 @@ def test_data_in_other_forms(form):
 
 def test_options_and_settings_of_one_method_go_before_those_of_all():
     """Its control has the settings too, cut to the same cost; the epochs of ERM are the unit of cost."""
-    options = {"useful": {"factor": 3}, "pde": {"warmup_epochs": 1, "lr": 0.01, "epochs": 2}}
-    table = compare(draw, methods=["erm", "useful", "pde"], seeds=1, options=options, **QUICK)
-    runs, control = runs_of(table), "erm+sgd at the cost of pde+sgd"
+    options = {"useful": {"factor": 3}, "pde": {"warmup_epochs": 1, "lr": 0.01, "epochs": 2}, "group_dro": {"lr": 0.02}}
+    table = compare(draw, methods=["erm", *options], seeds=1, options=options, **QUICK)
+    runs, at_cost_of = runs_of(table), "erm+sgd at the cost of {}+sgd".format
     assert runs["useful+sgd", 0].selection.factor == 3
     rates = {arm: {row["lr"] for row in run.history} for (arm, _), run in runs.items()}
-    assert (rates["pde+sgd"], rates[control], rates["erm+sgd"]) == ({0.01}, {0.01}, {0.1})
-    assert len(runs["pde+sgd", 0].history) == 2
+    assert rates["erm+sgd"] == {0.1}
+    assert rates["pde+sgd"] == rates[at_cost_of("pde")] == {0.01}
+    assert rates["group_dro+sgd"] == rates[at_cost_of("group_dro")] == {0.02}  # of ERM's cost, and not ERM
     pde = runs["pde+sgd", 0].results
-    assert pde.cost_multiple == pytest.approx(pde.cost / (EPOCHS * N))
-    assert 0 <= runs[control, 0].results.cost - pde.cost < BATCH + 1
+    assert (pde.epochs, pde.cost_multiple) == (2, pytest.approx(pde.cost / (EPOCHS * N)))
+    assert 0 <= runs[at_cost_of("pde"), 0].results.cost - pde.cost < BATCH + 1
     assert table.plan.options == options
 
 
@@ -258,6 +259,7 @@ def test_inferred_groups_are_left_out_where_an_arm_does_not_use_them():
     inferred = {row.arm.name: row.result.inferred_groups is not None for row in table.rows}
     assert inferred == {name: "group_dro+" in name and " at " not in name for name in inferred}
     assert inferred["group_dro+sgd"]
+    assert {run.plan.settings.groups for (arm, _), run in table.runs.items() if arm.method == "erm"} == {"given"}
 
 
 def test_every_run_records_what_was_asked(tmp_path):

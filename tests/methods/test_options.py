@@ -66,10 +66,13 @@ def test_a_value_that_breaks_a_constraint(tiny: Any, engine: Any, method: str, n
 
 @pytest.mark.parametrize(("method", "name"), EACH)
 def test_a_value_of_another_kind(tiny: Any, engine: Any, method: str, name: str) -> None:
-    kind, _, constraints = DECLARED.get(f"{method}.{name}", DECLARED.get(name, "")).partition(": ")
-    message = f"{name} (option of {method}) must be {kind}, got 'nobody'"
-    assert refused(method, name, "nobody", tiny(), engine()) == message
-    assert ", ".join(each.words for each in METHODS[method].options[name].constraints) == constraints
+    message = refused(method, name, "nobody", tiny(), engine())
+    assert message.startswith(f"{name} (option of {method}) must be ")
+    assert message.endswith(", got 'nobody'")
+    if (declared := DECLARED.get(f"{method}.{name}", DECLARED.get(name))) is not None:  # a new option has no entry
+        kind, _, constraints = declared.partition(": ")
+        assert f"must be {kind}, got" in message
+        assert ", ".join(each.words for each in METHODS[method].options[name].constraints) == constraints
 
 
 @pytest.mark.parametrize("name", ["warmup_epochs", "factor", "draws"])

@@ -74,8 +74,10 @@ def test_preact_resnet():
         for i in range(count):
             name, stride = f"stages.{stage}.{i}", 2 if stage and not i else 1
             active = relu(net.bn(h, f"{name}.bn1"))
-            kept = net.conv(active, f"{name}.shortcut", 2) if stride == 2 else h
-            h = kept + net.conv(relu(net.bn(net.conv(active, f"{name}.conv1", stride), f"{name}.bn2")), f"{name}.conv2")
+            shortcut = net.conv(active, f"{name}.shortcut", 2) if stride == 2 else h
+            h = shortcut + net.conv(
+                relu(net.bn(net.conv(active, f"{name}.conv1", stride), f"{name}.bn2")), f"{name}.conv2"
+            )
     net.compare(x, net.linear(pooled(relu(net.bn(h, "bn"))), "fc"))
 
 

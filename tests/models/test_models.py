@@ -48,7 +48,7 @@ def test_cubic_gradient_is_the_formula(bias):
     torch.testing.assert_close(model.filters.grad, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_two_logits_of_the_authors_code_are_this_network_up_to_signs(refused):
+def test_two_logits_of_the_authors_code_are_this_network_up_to_signs():
     model, x = cubic(True, filters=6), inputs(6, 3, 4)
     z = (x @ model.filters.T + model.bias) ** 3
     flipped = CubicCNN(4, 6, bias=True).double()
@@ -58,7 +58,6 @@ def test_two_logits_of_the_authors_code_are_this_network_up_to_signs(refused):
         flipped.bias.copy_(model.bias * sign)
     difference = z[..., :3].sum((1, 2)) - z[..., 3:].sum((1, 2))
     torch.testing.assert_close(flipped(x), difference, rtol=1e-12, atol=1e-12)
-    refused("init must be 'normal' or 'uniform', got 'zeros'", CubicCNN, 4, init="zeros")
 
 
 @pytest.mark.parametrize(("sigma_0", "expected"), [(None, 0.1 / math.sqrt(50)), (0.3, 0.3)])
@@ -141,16 +140,16 @@ def test_building_leaves_the_global_random_state_alone(model):
 
 
 def test_the_fresh_copies_of_a_given_module_share_nothing_with_it():
-    given = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
-    fresh, name = factory(given, (5,), 3, seed=0)
+    module = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
+    fresh, name = factory(module, (5,), 3, seed=0)
     assert name == "Sequential as given"
     copy = fresh()
-    kept = {key: value.clone() for key, value in given.state_dict().items()}
+    before = {key: value.clone() for key, value in module.state_dict().items()}
     with torch.no_grad():
         for value in copy.state_dict().values():
             value.add_(1)
-    assert all(torch.equal(given.state_dict()[key], value) for key, value in kept.items())
-    assert all(torch.equal(fresh().state_dict()[key], value) for key, value in kept.items())
+    assert all(torch.equal(module.state_dict()[key], value) for key, value in before.items())
+    assert all(torch.equal(fresh().state_dict()[key], value) for key, value in before.items())
 
 
 def test_options_reach_a_named_model_and_hyphens_are_underscores():

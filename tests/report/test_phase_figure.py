@@ -13,7 +13,7 @@ from PIL import Image
 from evenly.errors import EvenlyError
 from evenly.report import phase_figure as drawing
 from evenly.report.phase_figure import phase_figure, save_phase_figure
-from evenly.theory.stability import phase_diagram
+from evenly.theory.stability import Axes, Runs, phase_diagram
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_cells_are_shaded_by_their_share(diagram):
 @pytest.mark.parametrize(("x", "y", "count"), [("lr", "ascent", None), ("batch_size", "sigma", 40), ("sigma", "lr", 1)])
 def test_other_axes_and_sizes(x, y, count):
     values = None if count is None else range(1, count + 1)
-    diagram = phase_diagram(x, y, x_values=values, steps=10, repeats=2)
+    diagram = phase_diagram(Axes(x, y, values), runs=Runs(steps=10, repeats=2))
     svg = phase_figure(diagram, prefix="a")
     texts = [element.text for element in ElementTree.fromstring(svg).iter("text")]
     assert drawing.AXIS_NAMES[x] in texts

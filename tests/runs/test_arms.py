@@ -42,6 +42,7 @@ def test_an_arm_that_was_read_back_is_the_same_arm():
     for other in (SWEPT, Arm("erm", "sgd"), Arm("erm", "sgd", control.swept), Arm("erm", "adam", control.swept, SWEPT)):
         assert other != control
     assert control != "erm+sgd"
+    assert Arm("useful", "sgd", {"factor": 3}) != Arm("useful", "sgd", {"useful.factor": 3})  # of equal names
 
 
 def test_within():

@@ -44,7 +44,7 @@ def test_arms_and_their_summaries(table):
 
 
 def test_one_row_per_run_for_pandas(table):
-    pytest.importorskip("pandas")
+    pytest.importorskip("pandas", reason="needs pandas: pip install 'evenly[pandas]'")
     frame = table.to_pandas()
     assert len(frame) == 6
     row = frame.iloc[3]

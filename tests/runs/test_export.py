@@ -51,8 +51,8 @@ CASES = {"mlp": mlp, "resnet18": resnet18, "bag of words": bag_of_words, "cubic"
 
 @pytest.mark.parametrize("case", CASES)
 def test_onnxruntime_gives_the_networks_outputs(case, tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'evenly[onnx]'")
+    pytest.importorskip("onnxscript", reason="needs onnxscript: pip install 'evenly[onnx]'")
     torch.manual_seed(0)
     network, preprocessing, inputs = CASES[case]()
     path = export_onnx(network, preprocessing, tmp_path / "new" / "model.onnx", CLASSES)
@@ -88,8 +88,8 @@ class Drawing(nn.Linear):
     ],
 )
 def test_what_cannot_be_exported_is_refused_by_name(network, message, tmp_path):
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'evenly[onnx]'")
+    pytest.importorskip("onnxscript", reason="needs onnxscript: pip install 'evenly[onnx]'")
     with pytest.raises(EvenlyError, match=message) as refusal:
         export_onnx(network, ArrayPreprocessing((3,)), tmp_path / "model.onnx")
     assert "\n" not in str(refusal.value)

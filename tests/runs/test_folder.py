@@ -59,6 +59,8 @@ def test_the_same_plan_goes_on_wherever_its_data_lies(tmp_path):
         ({}, {"model": "gh"}, "its model starts from other weights"),
         ({"data": evolve(DATA, options={"groups": "label"})}, {"data": "ef"}, "its groups are 'label,g', not 'label'"),
         ({"data": evolve(DATA, name="folk")}, {"data": "ef"}, "its data is 'people', not 'folk'"),
+        ({"data": evolve(DATA, fingerprint="x")}, {}, r"its data differ \(other rows, splits, groups or columns\)"),
+        ({"data": evolve(DATA, name="folk", fingerprint="x")}, {}, "its data is 'people', not 'folk'"),
         ({"method": MethodSpec("group_dro")}, {}, "its cap is 3, not None|its method is 'pde', not 'group_dro'"),
         ({"method": MethodSpec("pde", {"cap": 4})}, {}, "its cap is 3, not 4"),
         ({"settings": Settings(lr=0.2)}, {}, r"its lr is 0\.05, not 0\.2"),

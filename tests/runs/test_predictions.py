@@ -113,7 +113,7 @@ def test_they_can_be_saved_and_shown(tmp_path):
 
 
 def test_a_frame_has_the_columns_of_the_file(monkeypatch):
-    pytest.importorskip("pandas")
+    pytest.importorskip("pandas", reason="needs pandas: pip install 'evenly[pandas]'")
     frame = predictions(true_labels=np.array([0, 0, 1])).to_pandas()
     assert list(frame.columns) == ["label", "prediction", "probability of <cat>", "probability of dog, wet"]
     assert frame["label"].tolist() == ["<cat>", "<cat>", "dog, wet"]

@@ -102,7 +102,7 @@ def run(*worst, results):
 def test_the_cost_to_reach_is_measured_against_plain_erm_at_the_same_values(result):
     swept = Arm("erm", "sgd", {"batch_size": 8}), Arm("useful", "sgd", {"batch_size": 8, "useful.factor": 3})
     alone = Arm("useful", "adam")  # without ERM by that optimizer
-    arms = {swept[0]: (0.4, 0.5), swept[1]: (0.3, 0.6), ERM: (0.9,), alone: (0.9,), CUT: (0.9,)}
+    arms = {swept[0]: (0.4, 0.5), swept[1]: (0.3, 0.6), ERM: (0.9, 0.9), alone: (0.9, 0.9), CUT: (0.9, 0.9)}
     rows = [Row(arm, 0, result()) for arm in arms]
     runs = {(arm, 0): run(*worst, results=result()) for arm, worst in arms.items()}
     by_arm = {each.arm: each for each in summarise(rows, runs)}

@@ -23,13 +23,13 @@ RUNS: list[dict[str, Any]] = [
     {"seed": 3, "rho": 0.0},
     {"seed": 3, "rho": 1.5},
     {"seed": 4, "rho": 0.3, "lr": 0.3},
-    {"seed": 4, "effect": "importance", "v_hard": 2.0},
-    {"seed": 5, "effect": "learning-rate", "v_hard": 0.5, "lr": 0.2},
-    {"seed": 6, "effect": "both", "v_hard": 1.7},
+    {"seed": 4, "intervention": spiral.Intervention("importance", 2.0)},
+    {"seed": 5, "intervention": spiral.Intervention("learning-rate", 0.5), "lr": 0.2},
+    {"seed": 6, "intervention": spiral.Intervention("both", 1.7)},
     {"seed": 6, "rho": 0.8, "batch_size": 14},
     {"seed": 7, "rho": 0.2, "batch_size": 4, "lr": 0.02},
 ]
-PLAIN = {"rho": 0.0, "lr": 0.1, "effect": "none", "v_hard": 1.0, "batch_size": 5}
+PLAIN = {"rho": 0.0, "lr": 0.1, "intervention": spiral.Intervention(), "batch_size": 5}
 
 
 def examples(seeds: list[int], dtype: torch.dtype = torch.float64) -> tuple[Any, Any]:
@@ -78,7 +78,8 @@ def loop(run: int) -> tuple[Plain, list[tuple[Tensor, Tensor]], list[list[Tensor
     setting = PLAIN | RUNS[run]
     ((x,), (y,)), ((x_test,), (y_test,)) = examples([setting["seed"]])
     net = Plain(spiral.initial([setting["seed"]], hidden=H, dtype=torch.float64), 0)
-    v_star = torch.tensor([1.0, setting["v_hard"]], dtype=torch.float64)
+    effect = setting["intervention"].effect
+    v_star = torch.tensor([1.0, setting["intervention"].v_hard], dtype=torch.float64)
     order = generator(setting["seed"], "order of the spiral")
     steps, records = [], []
 
@@ -98,16 +99,16 @@ def loop(run: int) -> tuple[Plain, list[tuple[Tensor, Tensor]], list[list[Tensor
             phantom = (net.v + setting["rho"] * ascent / ascent.norm()).detach()
             steps.append((net.v.detach().clone(), phantom))
             net.zero_grad()
-            if setting["effect"] == "none":
+            if effect == "none":
                 at_phantom = phantom.clone().requires_grad_()
                 F.softplus(-y_b * (phi @ at_phantom)).mean().backward()
                 net.v.grad = at_phantom.grad
             else:
                 # eqs 10-12: lambda at one point, the gradient of the features weighted by another
                 importance, rates = net.v.detach(), net.v.detach()
-                if setting["effect"] in ("importance", "both"):
+                if effect in ("importance", "both"):
                     importance = v_star
-                if setting["effect"] in ("learning-rate", "both"):
+                if effect in ("learning-rate", "both"):
                     rates = v_star
                 weight = torch.sigmoid(-y_b * (phi.detach() @ importance))
                 (-y_b * weight * (phi @ rates)).mean().backward()
@@ -292,7 +293,7 @@ def test_effects_are_the_five_trainings_with_lsam_s_median_ratio():
     for name, error in result.hard_error.items():
         setting: dict[str, Any] = {"rho": rho} if name == "lsam" else {}
         if name not in ("sgd", "lsam"):
-            setting = {"effect": name, "v_hard": result.v_hard.tolist()}
+            setting = {"intervention": [spiral.Intervention(name, v) for v in result.v_hard.tolist()]}
         alone = spiral.train(train_set, held_out, seeds=seeds, **setting, **options)
         torch.testing.assert_close(error, alone.hard_error[-1], rtol=0, atol=0.0101)  # rounding may turn two points
 
@@ -325,15 +326,13 @@ X, Y = torch.ones(2, N, 4), torch.ones(2, N)
         ({"seeds": []}, "seeds is empty; give one seed for each run"),
         ({"rho": [1.0]}, "rho has 1 values for 2 runs; give one, or one per run"),
         ({"rho": -1.0}, "rho must be at least 0, got -1.0"),
-        ({"rho": 1.0, "effect": "both"}, "rho must be 0 with the effect 'both', as interventions are on SGD, got 1.0"),
+        (
+            {"rho": 1.0, "intervention": spiral.Intervention("both")},
+            "rho must be 0 with the effect 'both', as interventions are on SGD, got 1.0",
+        ),
         ({"lr": 0.0}, "lr must be above 0, got 0.0"),
         ({"batch_size": 15}, "batch_size must be at most 14, the number of examples, got 15"),
         ({"batch_size": 2.5}, "batch_size must be a whole number or a list, got 2.5"),
-        (
-            {"effect": "importanc"},
-            "effect must be one of none, importance, learning-rate, both or a list, got 'importanc'",
-        ),
-        ({"v_hard": math.inf, "effect": "both"}, "v_hard must be a number or a list, got inf"),
         ({"start": spiral.initial([0])}, "start must have 2 networks, one for each run, got 1"),
         ({"lr": 1e30}, "the weights are not finite after epoch 1; train with an lr below 1e+30"),
     ],
@@ -347,9 +346,7 @@ def test_what_cannot_be_trained_is_refused(change, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: spiral.initial([0], hidden=1), "hidden must be at least 2, got 1"),
         (lambda: spiral.gini(torch.tensor([1.0, -1.0])), "weights must be at least 0, got -1"),
-        (lambda: spiral.effects((X, Y), (X, Y), seeds=[0, 1], rho=0.0), "rho must be above 0, got 0.0"),
         (lambda: spiral.Disentangled(spiral.initial([0, 1])), "a module is one network, got 2; take one of them"),
     ],
 )

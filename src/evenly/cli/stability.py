@@ -95,9 +95,10 @@ def stability(
     """
     if target is None:
         _diagram(
-            out or Path("stability") / "phase-diagram", as_json, x=x, y=y, x_values=numbers("x-values", x_values),
-            y_values=numbers("y-values", y_values), optimizer=optimizer, n=n, steps=steps, repeats=repeats, seed=seed,
-            **only_given(batch_size=batch_size, sigma=sigma, lr=lr, ascent=ascent), rho=rho, data=data,
+            out or Path("stability") / "phase-diagram", as_json, rho, data,
+            (x, y, numbers("x-values", x_values), numbers("y-values", y_values)),
+            {"steps": steps, "repeats": repeats, "seed": seed}, optimizer=optimizer, n=n,
+            **only_given(batch_size=batch_size, sigma=sigma, lr=lr, ascent=ascent),
         )  # fmt: skip
         return
     from evenly.report.console import show_card
@@ -192,12 +193,20 @@ def _card_of_run(
     return card, notes
 
 
-def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **settings: Any) -> None:
+def _diagram(
+    out: Path,
+    as_json: bool,
+    rho: float | None,
+    data: str | None,
+    axes: tuple[Any, ...],
+    runs: dict[str, int],
+    **settings: Any,
+) -> None:
     from evenly.engine.progress import Progress
     from evenly.report.console import show_diagram
     from evenly.report.phase_figure import save_phase_figure
     from evenly.report.stability_pages import diagram_page
-    from evenly.theory.stability import phase_diagram
+    from evenly.theory.stability import Axes, Runs, phase_diagram
 
     if rho is not None or data is not None:
         which = "--rho" if rho is not None else "--data"
@@ -205,7 +214,9 @@ def _diagram(out: Path, as_json: bool, rho: float | None, data: str | None, **se
     check_answer(out, "stability.json", None)
     try:
         with Progress("phase diagram") as bar:
-            diagram = phase_diagram(**settings, progress=lambda done, total: bar(done / total, ""))
+            diagram = phase_diagram(
+                Axes(*axes), runs=Runs(**runs), **settings, progress=lambda done, total: bar(done / total, "")
+            )
     except KeyboardInterrupt:
         print("evenly: stopped; nothing was kept", file=sys.stderr)
         sys.exit(130)

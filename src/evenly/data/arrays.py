@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from evenly.data.contract import SPLITS, Data, Split
+from evenly.data.images.parts import ranks
+from evenly.data.metadata import Groups, check_classes, in_splits
 from evenly.errors import EvenlyError
-from evenly.randomness import derive
 
 
 def read_arrays(path: Path, needed: Sequence[str] = ("x",)) -> dict[str, np.ndarray[Any, Any]]:
@@ -62,35 +63,17 @@ def npz(path: str | Path, seed: int = 0) -> Data:
     split = _draw_split(y, groups, seed) if split is None else split.astype(str)
     if strange := set(split.tolist()) - set(SPLITS):
         raise EvenlyError(f"split {sorted(strange)[0]!r} in {path} is not known; use {', '.join(SPLITS)}")
-    _check_classes(y, split, path, drawn="split" not in columns)
-    parts: dict[str, Any] = {
-        name: Split(x[split == name], y[split == name], None if groups is None else groups[split == name], name=name)
-        for name in SPLITS
-        if name == "train" or (split == name).any()
-    }
+    class_names, labels = np.unique(y, return_inverse=True)
+    ways = "add some, or remove the class" if "split" in columns else "add some, remove the class, or give split"
+    check_classes(path, [int(name) for name in class_names], labels, split, ways)
+    parts = in_splits(lambda index: x[index], y, {}, None if groups is None else Groups(groups, []), split)
     return Data(
         **parts, name=path.stem, options={"folder": str(path.parent.resolve()), "file": path.name, "seed": seed}
     )
 
 
-def _check_classes(y: np.ndarray, split: np.ndarray, path: Path, *, drawn: bool) -> None:
-    """Every training class is in every split there is: a number for the worst class would leave it out unsaid."""
-    present = [name for name in SPLITS if (split == name).any()]
-    for label in np.unique(y[split == "train"]):
-        counts = {name: int(((y == label) & (split == name)).sum()) for name in present}
-        if missing := [name for name in present if not counts[name]]:
-            there = ", ".join(f"{name} {count}" for name, count in counts.items())
-            way = "add some, remove the class, or give split" if drawn else "add some, or remove the class"
-            raise EvenlyError(f"class {int(label)} has no example in the {missing[0]} split of {path} ({there}); {way}")
-
-
 def _draw_split(y: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
-    """60/20/20, the same shares within every (label, group): examples in random order, dealt out by their rank."""
+    """60/20/20, the same shares within every (label, group)."""
     key = y if groups is None or groups.ndim > 1 else np.unique(np.stack([y, groups]), axis=1, return_inverse=True)[1]
-    random = np.random.default_rng(derive(seed, "split"))
-    split = np.empty(len(y), dtype="<U10")
-    for value in np.unique(key):
-        members = random.permutation(np.flatnonzero(key == value))
-        rank = (np.arange(len(members)) + 0.5) / len(members)
-        split[members] = np.where(rank < 0.6, "train", np.where(rank < 0.8, "validation", "test"))
-    return split
+    rank = ranks(key, seed, "split")
+    return np.select([rank < 0.6, rank < 0.8], ["train", "validation"], "test")

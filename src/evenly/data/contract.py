@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,9 +20,12 @@ from torch.utils.data import Dataset
 from evenly.data.preprocessing import Preprocessing
 from evenly.data.texts import Texts
 from evenly.errors import EvenlyError
+from evenly.settings import at_least, at_most
 
 MOST_GROUPS = 100_000
 SPLITS = ("train", "validation", "test")
+Share = Annotated[float, at_least(0), at_most(1)]
+Count = Annotated[int, at_least(1)]
 
 
 class Split:
@@ -108,7 +111,7 @@ class Data:
         about: what it is, in a sentence or two, for those who read a report.
         class_names, group_names, evaluation_group_names: how reports call label k and group g.
         observe: called with the network after every epoch; what it returns goes into the metrics
-            (the patch law reports alignments with its planted directions).
+            (the patch data reports alignments with its planted directions).
         recipe: settings of `evenly.train` that suit this data, used where the user gives none; those of
             single methods stand under "options", by the method's name.
         options: how the data was made; stored with every run.
@@ -134,9 +137,9 @@ class Data:
         self.test = None if self.test is None else _as_split(self.test, "test")
         present = self.train.labels.unique()
         if not torch.equal(present, torch.arange(len(present))):
-            shown = ", ".join(str(k) for k in present[:6].tolist()) + (", ..." if len(present) > 6 else "")
+            values = ", ".join(str(k) for k in present[:6].tolist()) + (", ..." if len(present) > 6 else "")
             raise EvenlyError(
-                f"training labels must be 0..K-1 with every class present; found {shown}: "
+                f"training labels must be 0..K-1 with every class present, got {values}; "
                 "renumber them, e.g. numpy.unique(labels, return_inverse=True)[1]"
             )
         if len(present) < 2:
@@ -152,8 +155,8 @@ class Data:
                     f"{split.name} inputs have shape {split.example_shape}, training inputs {self.train.example_shape};"
                     " bring them to one shape"
                 )
-            for given, what in (("groups", "groups"), ("evaluation_groups", "evaluation groups")):
-                if _kind(getattr(split, given)) != _kind(getattr(self.train, given)):
+            for field_name, what in (("groups", "groups"), ("evaluation_groups", "evaluation groups")):
+                if _kind(getattr(split, field_name)) != _kind(getattr(self.train, field_name)):
                     raise EvenlyError(f"{what} are given for one of train and {split.name} only; give both or neither")
         for names, count, what in (
             (self.class_names, self.classes, "class"),
@@ -181,14 +184,14 @@ class Data:
     @property
     def measured_names(self) -> list[str]:
         """How the groups that accuracy is measured by are called; [] where there are none."""
-        apart = self.train.evaluation_groups is not None
-        names = self.evaluation_group_names if apart else self.group_names
-        count = self._count("evaluation_groups" if apart else "groups", names)
+        has_own = self.train.evaluation_groups is not None
+        names = self.evaluation_group_names if has_own else self.group_names
+        count = self._count("evaluation_groups" if has_own else "groups", names)
         return [str(names[g]) if names else f"group {g}" for g in range(count)]
 
     def _count(self, which: str, names: Sequence[str] | None = None) -> int:
-        given = [groups for split in self.splits.values() if (groups := getattr(split, which)) is not None]
-        counts = [groups.shape[1] if groups.dtype == torch.bool else int(groups.max()) + 1 for groups in given]
+        columns = [groups for split in self.splits.values() if (groups := getattr(split, which)) is not None]
+        counts = [groups.shape[1] if groups.dtype == torch.bool else int(groups.max()) + 1 for groups in columns]
         return max([*counts, len(names or ())] if counts else [0])
 
     def fingerprint(self) -> str:
@@ -263,8 +266,8 @@ def _label_of(dataset: Any, i: int) -> int:
     try:
         return int(dataset[i][1])
     except OSError as error:
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise EvenlyError(f"example {i} of the data cannot be read ({said}); mend it, or leave it out") from error
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise EvenlyError(f"example {i} of the data cannot be read ({reason}); repair it, or leave it out") from error
 
 
 def _as_tensor(values: Any, what: str) -> Tensor:

@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenly.data.contract import Data, Split
-from evenly.errors import EvenlyError
+from evenly.data.contract import Data, Share, Split
 from evenly.randomness import derive, generator
+from evenly.settings import checks_options
 
 TRAIN, VALIDATION = 1000, 397  # of 1,797; the rest is the test set
 LEFT, RIGHT, NONE = 0, 1, 2
 CLASS_NAMES = ("0-4", "5-9")
 
 
-def shortcut_digits(rate: float = 0.97, brightness: float = 1.0, seed: int = 0) -> Data:
+@checks_options
+def shortcut_digits(rate: Share = 0.97, brightness: Share = 1.0, seed: int = 0) -> Data:
     """Digits whose bright edge agrees with the label at `rate` in training; four groups (label, edge)."""
-    _check(rate=rate, brightness=brightness)
     parts = _images(seed)
     images, labels = parts["train"]
     edge = torch.where(_drawn(1 - rate, labels, seed, "shortcut"), 1 - labels, labels)
@@ -48,9 +48,9 @@ def shortcut_digits(rate: float = 0.97, brightness: float = 1.0, seed: int = 0) 
     )
 
 
-def partial_digits(missing: float = 0.1, brightness: float = 1.0, seed: int = 0) -> Data:
+@checks_options
+def partial_digits(missing: Share = 0.1, brightness: Share = 1.0, seed: int = 0) -> Data:
     """Digits whose bright edge always agrees with the label, but a share `missing` has none, in all splits."""
-    _check(missing=missing, brightness=brightness)
     splits: dict[str, Any] = {}
     for name, (images, labels) in _images(seed).items():
         lacks = _drawn(missing, labels, seed, name)
@@ -112,9 +112,3 @@ def _split(
     images[edge == LEFT, :, :, 0] = bright
     images[edge == RIGHT, :, :, -1] = bright
     return Split(images, labels, 2 * labels + (edge if group is None else group), {"edge": edge}, name=name)
-
-
-def _check(**shares: float) -> None:
-    for name, value in shares.items():
-        if not 0 <= value <= 1:
-            raise EvenlyError(f"{name} must be a share from 0 to 1, got {value}")

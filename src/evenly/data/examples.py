@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 
 from evenly.data.arrays import read_arrays
 from evenly.data.contract import Data, Split
-from evenly.data.images.decoding import SUFFIXES, Fitted, Size, Squeezed, decode, pixels_of
+from evenly.data.images.decoding import SUFFIXES, Fitted, Reading, Size, Squeezed, decode, pixels_of
 from evenly.data.images.folders import images_in
 from evenly.data.images.listing import inside
 from evenly.data.metadata import METADATA, SPLIT_NAMES, Rows, read_rows
@@ -108,8 +108,8 @@ def read_examples(preprocessing: Preprocessing, raw: Any, class_names: Sequence[
 def _accepted(preprocessing: Preprocessing) -> str:
     match preprocessing:
         case TablePreprocessing(features=features):
-            shown = ", ".join(features[:5]) + (", ..." if len(features) > 5 else "")
-            return f"a csv file, a DataFrame or a list of dicts with the columns {shown}"
+            columns = ", ".join(features[:5]) + (", ..." if len(features) > 5 else "")
+            return f"a csv file, a DataFrame or a list of dicts with the columns {columns}"
         case TextPreprocessing(text=text):
             return f"a list of strings, or a csv file or a DataFrame with the column {text!r}"
         case ImagePreprocessing():
@@ -241,7 +241,7 @@ def _of_images(preprocessing: ImagePreprocessing, raw: Any, class_names: Sequenc
 def _of_files(
     preprocessing: ImagePreprocessing, size: Size, root: Path, files: Sequence[str], labels: Tensor | None = None
 ) -> Examples:
-    decoded = decode(root, files, size=size, channels=preprocessing.shape[0], skip_bad=True, cache=False)
+    decoded = decode(root, files, Reading(size=size, channels=preprocessing.shape[0], skip_bad=True), cache=False)
     if decoded.bad:
         file, why = decoded.bad[0]
         more = f" and {len(decoded.bad) - 1} more" if len(decoded.bad) > 1 else ""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import product
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from evenly.data.contract import MOST_GROUPS, SPLITS
+from evenly.data.contract import MOST_GROUPS, SPLITS, Split
 from evenly.data.images.parts import Integers, held_out, ranks, share_of
 from evenly.errors import EvenlyError
 from evenly.randomness import derive
@@ -166,13 +166,13 @@ def usual_groups(attribute_names: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def grouped(
-    by: str,
+    grouping: str,
     labels: Integers,
     class_names: Sequence[str],
     attributes: Mapping[str, Integers],
     attribute_names: Mapping[str, Sequence[str]],
 ) -> Groups:
-    """The groups that `by` names, in the form described at the top of this file.
+    """The groups that `grouping` names, in the form described at the top of this file.
 
     Args:
         labels: (N,) in 0..K-1, by `class_names`.
@@ -182,7 +182,7 @@ def grouped(
     value_names = {"label": list(class_names)} | {
         name: [f"{name} {value}" for value in attribute_names[name]] for name in attributes
     }
-    crossed, overlapping = columns_of(by)
+    crossed, overlapping = columns_of(grouping)
     for name in (*crossed, *overlapping):
         if name not in columns:
             raise EvenlyError(f"no attribute to group by is called {name!r}; there are: {', '.join(columns)}")
@@ -190,7 +190,7 @@ def grouped(
     used = [*crossed, *overlapping]
     count = reduce(lambda total, name: total * len(value_names[name]), used, 1)
     if count > MOST_GROUPS:
-        raise EvenlyError(f"groups {by!r} make {count} combinations, more than {MOST_GROUPS}; name fewer columns")
+        raise EvenlyError(f"groups {grouping!r} make {count} combinations, more than {MOST_GROUPS}; name fewer columns")
 
     def combined(used: Sequence[str]) -> tuple[Integers, list[str]]:
         """(N,) the number of each example's combination, the last column running fastest, and their names."""
@@ -206,19 +206,26 @@ def grouped(
     return Groups(groups, names, np.stack(members, axis=1), overlapping_names)
 
 
-def columns_of(by: str) -> tuple[list[str], list[str]]:
+def strata(labels: Integers, groups: Groups | None) -> Integers:
+    """(N,) the combination of class and group, within which splits are drawn."""
+    return labels if groups is None else labels * len(groups.names) + groups.groups
+
+
+def columns_of(grouping: str) -> tuple[list[str], list[str]]:
     """The columns that a choice of groups names: those that are crossed, and those that overlap."""
-    parts = [[name.strip() for name in part.split("+")] for part in by.split(",")]
+    parts = [[name.strip() for name in part.split("+")] for part in grouping.split(",")]
     names = [name for part in parts for name in part]
     if "" in names or len(set(names)) < len(names) or sum(len(part) > 1 for part in parts) > 1:
-        raise EvenlyError(f"groups {by!r} cannot be read; name columns once each, as place, label,place or label,a+b")
+        raise EvenlyError(
+            f"groups {grouping!r} cannot be read; name columns once each, as place, label,place or label,a+b"
+        )
     crossed = [part[0] for part in parts if len(part) == 1]
     return crossed, [name for part in parts if len(part) > 1 for name in part]
 
 
 def divided(
     strata: Integers,
-    given: Names | None,
+    named_splits: Names | None,
     validation: float | None,
     test: float | None,
     seed: int,
@@ -238,8 +245,8 @@ def divided(
     for name, share in (("validation", validation), ("test", test)):
         if share is not None:
             share_of(share, name)
-    if given is not None:
-        return _with_validation(strata, given.astype("<U10"), validation, test, seed)
+    if named_splits is not None:
+        return _with_validation(strata, named_splits.astype("<U10"), validation, test, seed)
     held, last = SHARES[0] if validation is None else validation, SHARES[1] if test is None else test
     if held + last >= 1:
         raise EvenlyError(f"validation {held} and test {last} leave nothing to train on; give smaller shares")
@@ -279,15 +286,41 @@ def _with_validation(strata: Integers, splits: Names, validation: float | None, 
     return splits
 
 
-def check_classes(path: Path, class_names: Sequence[str], labels: Integers, splits: Names, *, drawn: bool) -> None:
-    """Refuse a class that is missing from a split: the worst class there would be silently another."""
+def check_classes(where: Path, class_names: Sequence[Any], labels: Integers, splits: Names, ways: str) -> None:
+    """Refuse a class that is missing from a split: the worst class there would be silently another.
+
+    Args:
+        ways: out of it, for the message.
+    """
     present = [part for part in SPLITS if (splits == part).any()]
     for k, name in enumerate(class_names):
         counts = {part: int(((labels == k) & (splits == part)).sum()) for part in present}
         if missing := [part for part in present if not counts[part]]:
             there = ", ".join(f"{part} {count}" for part, count in counts.items())
-            hint = "add rows, remove the class, or name the splits in a column" if drawn else "add rows, or remove it"
-            raise EvenlyError(f"label {name!r} has no row in the {missing[0]} split of {path} ({there}); {hint}")
+            raise EvenlyError(f"class {name!r} has no example in the {missing[0]} split of {where} ({there}); {ways}")
+
+
+def in_splits(
+    inputs: Callable[[Integers], Any],
+    labels: Integers,
+    attributes: Mapping[str, Integers],
+    groups: Groups | None,
+    splits: Names,
+) -> dict[str, Any]:
+    """The splits that `splits` (N,) names, of labels (N,), attributes (N,) and `inputs` at given indices."""
+    parts = {}
+    for name in SPLITS:
+        index = np.flatnonzero(splits == name)
+        if name == "train" or len(index):
+            parts[name] = Split(
+                inputs(index),
+                labels[index],
+                None if groups is None else groups.groups[index],
+                {key: column[index] for key, column in attributes.items()},
+                name=name,
+                evaluation_groups=None if groups is None or groups.evaluation is None else groups.evaluation[index],
+            )
+    return parts
 
 
 def _is_yes(name: str, column: Integers, values: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:

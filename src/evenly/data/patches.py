@@ -11,38 +11,30 @@ stored as 0/1. Groups are (label, does s agree with y): 2 * label + (0 if s = y 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Literal
 
 import torch
+from attrs import asdict, frozen
 from torch import Tensor, nn
 
-from evenly.data.contract import Data, Split
-from evenly.errors import EvenlyError
+from evenly.data.contract import Count, Data, Share, Split
 from evenly.randomness import generator
+from evenly.settings import at_least, at_most, checks_options, setting
+
+GRADIENT_DESCENT: dict[str, object] = {"batch_size": None, "lr": 0.1, "momentum": 0.0, "rho": 0.02}
 
 
-@dataclass(frozen=True)
+@frozen
 class PatchDistribution:
-    """The distribution of patches. `noise` is the standard deviation per coordinate (the papers' sigma_p / sqrt(d))."""
+    """The distribution of patches."""
 
-    strong: float = 1.0
-    weak: float = 0.2
-    alpha: float = 0.9
-    otherwise: Literal["absent", "opposite"] = "absent"
-    noise: float = 0.125
-    dimension: int = 50
-    patches: int = 3
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise EvenlyError(f"alpha must be a probability from 0 to 1, got {self.alpha}")
-        if not self.noise >= 0:
-            raise EvenlyError(f"noise must be at least 0, got {self.noise}")
-        if self.otherwise not in ("absent", "opposite"):
-            raise EvenlyError(f"otherwise must be 'absent' or 'opposite', got {self.otherwise!r}")
-        if self.dimension < 2 or self.patches < 2:
-            raise EvenlyError(f"dimension and patches must be at least 2, got {self.dimension} and {self.patches}")
+    strong: float = setting(1.0, help="length of the strong feature")
+    weak: float = setting(0.2, help="length of the weak feature")
+    alpha: float = setting(0.9, at_least(0), at_most(1), help="how often the strong feature agrees with the label")
+    otherwise: Literal["absent", "opposite"] = setting("absent", help="what the strong feature is on the rest")
+    noise: float = setting(0.125, at_least(0), help="standard deviation per coordinate (the papers' sigma_p / sqrt(d))")
+    dimension: int = setting(50, at_least(2), help="d")
+    patches: int = setting(3, at_least(2), help="P")
 
     def directions(self, seed: int = 0) -> tuple[Tensor, Tensor]:
         """The planted unit vectors (v_strong, v_weak), each (d,): a random orthonormal pair."""
@@ -67,8 +59,6 @@ class PatchDistribution:
 
     def data(self, count: int, seed: int, *, name: str, features: tuple[str, str], recipe: dict[str, object]) -> Data:
         """The three splits; training on it records both alignments after every epoch."""
-        if count < 1:
-            raise EvenlyError(f"n must be at least 1, got {count}")
         planted = self.directions(seed)
 
         def observe(model: nn.Module) -> dict[str, float]:
@@ -101,32 +91,31 @@ def alignment(filters: Tensor, *directions: Tensor) -> list[float]:
     return [float((filters.detach() @ v.to(filters)).max()) for v in directions]
 
 
+@checks_options
 def patches(
-    n: int = 10_000, beta_e: float = 1.0, beta_d: float = 0.2, alpha: float = 0.9, noise: float = 0.125, seed: int = 0
+    n: Count = 10_000, beta_e: float = 1.0, beta_d: float = 0.2, alpha: Share = 0.9, noise: float = 0.125, seed: int = 0
 ) -> Data:
     """Easy and difficult features; a share 1 - alpha of the examples lacks the easy one."""
     distribution = PatchDistribution(strong=beta_e, weak=beta_d, alpha=alpha, otherwise="absent", noise=noise)
-    recipe = {"model": "cubic-cnn", "epochs": 600, "batch_size": None, "lr": 0.1, "momentum": 0.0, "rho": 0.02}
+    recipe = GRADIENT_DESCENT | {"model": "cubic-cnn", "epochs": 600}
     return distribution.data(n, seed, name="patches", features=("easy", "difficult"), recipe=recipe)
 
 
+@checks_options
 def spurious_patches(
-    n: int = 10_000, beta_s: float = 1.0, beta_c: float = 0.2, alpha: float = 0.98, noise: float = 0.125, seed: int = 0
+    n: Count = 10_000,
+    beta_s: float = 1.0,
+    beta_c: float = 0.2,
+    alpha: float = 0.98,
+    noise: float = 0.125,
+    seed: int = 0,
 ) -> Data:
     """Spurious and core features; on a share 1 - alpha of the examples the spurious one points to the other class."""
     distribution = PatchDistribution(strong=beta_s, weak=beta_c, alpha=alpha, otherwise="opposite", noise=noise)
     # the authors' code: ERM by plain gradient descent; balanced sets by momentum, torch's, so lr 0.03 is 0.3 in eq. 3.1
     small = {"lr": 0.03, "momentum": 0.9}
     schedule = {"epochs": 801 + 7 * 101, "warmup_epochs": 801, "every": 101, "add": [100, 100, 100, 50, 50, 25, 25]}
-    recipe = {
-        "model": "cubic-cnn-bias",
-        "epochs": 401,
-        "batch_size": None,
-        "lr": 0.1,
-        "momentum": 0.0,
-        "rho": 0.02,
-        "select": "worst-group",
-        "evaluate_every": 20,
-        "options": {"pde": small | schedule, "subsample": small | {"epochs": 801}},
-    }
+    options = {"pde": small | schedule, "subsample": small | {"epochs": 801}}
+    choice = {"select": "worst-group", "evaluate_every": 20, "options": options}
+    recipe = GRADIENT_DESCENT | {"model": "cubic-cnn-bias", "epochs": 401} | choice
     return distribution.data(n, seed, name="spurious-patches", features=("spurious", "core"), recipe=recipe)

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from evenly.data.contract import Count
 from evenly.errors import EvenlyError
 from evenly.randomness import generator
+from evenly.settings import at_least, at_most, checks_options
 
 MOST = 10_000
 """The largest upsampling factor; the methods' papers have up to 100."""
@@ -80,16 +82,13 @@ class Upsample(EpochSampler):
         factor: how often a hard example is seen per epoch, a whole number in 1..`MOST`.
     """
 
-    def __init__(self, hard: Any, total: int, factor: int = 2, seed: int = 0) -> None:
+    @checks_options
+    def __init__(self, hard: Any, total: int, factor: Annotated[int, at_least(1), at_most(MOST)] = 2, seed: int = 0):
         super().__init__(seed)
         hard = torch.as_tensor(hard)
         if hard.dtype == torch.bool or (hard.is_floating_point() and len(hard)):
             raise EvenlyError(f"hard must be integer indices, got {hard.dtype}; of a mask give mask.nonzero()")
         hard = hard.long().flatten()
-        if not 1 <= factor <= MOST or factor != int(factor):
-            raise EvenlyError(
-                f"factor must be a whole number from 1 to {MOST}, got {factor} (2 shows each hard example twice)"
-            )
         if len(hard) and (int(hard.min()) < 0 or int(hard.max()) >= total):
             outside = int(hard[(hard < 0) | (hard >= total)][0])
             raise EvenlyError(f"hard indices must be from 0 to {total - 1}, got {outside}")
@@ -121,26 +120,19 @@ class ProgressiveExpansion(EpochSampler):
         draw: "even" draws as evenly over the groups as what is left of them allows, "random" draws blind to groups.
     """
 
+    @checks_options
     def __init__(
         self,
         groups: Any,
-        warmup_epochs: int = 140,
-        every: int = 10,
+        warmup_epochs: Annotated[int, at_least(0)] = 140,
+        every: Count = 10,
         add: int | Sequence[int] | Literal["all"] = 10,
-        cap: int | None = None,
+        cap: Annotated[int | None, at_least(1)] = None,
         draw: Literal["even", "random"] = "even",
         seed: int = 0,
     ) -> None:
         super().__init__(seed)
         self._groups = _as_groups(groups)
-        if warmup_epochs < 0:
-            raise EvenlyError(f"warmup_epochs must be at least 0, got {warmup_epochs}")
-        if every < 1:
-            raise EvenlyError(f"every must be at least 1, got {every}")
-        if cap is not None and cap < 1:
-            raise EvenlyError(f"cap must be at least 1, got {cap}")
-        if draw not in ("even", "random"):
-            raise EvenlyError(f"draw must be 'even' or 'random', got {draw!r}")
         self.warmup_epochs, self.every, self.cap, self.draw = int(warmup_epochs), int(every), cap, draw
         self.add = _as_additions(add)
         self._arrange()
@@ -196,11 +188,10 @@ class GroupBalanced(EpochSampler):
         total: draws per epoch; the number of examples where not given.
     """
 
-    def __init__(self, groups: Any, total: int | None = None, seed: int = 0) -> None:
+    @checks_options
+    def __init__(self, groups: Any, total: Annotated[int | None, at_least(1)] = None, seed: int = 0) -> None:
         super().__init__(seed)
         groups = _as_groups(groups)
-        if total is not None and total < 1:
-            raise EvenlyError(f"total must be at least 1, got {total}")
         self._queues = [(groups == g).nonzero().flatten() for g in groups.unique()]
         self._total = len(groups) if total is None else int(total)
 
@@ -233,8 +224,6 @@ def _as_additions(add: Any) -> int | list[int] | Literal["all"]:
     if isinstance(add, str) and add == "all":
         return "all"
     sizes = np.asarray(add)
-    if (sizes.size and sizes.dtype.kind not in "iu") or sizes.ndim > 1:
-        raise EvenlyError(f"add must be a whole number, a list of them, or 'all', got {add!r}")
     if (sizes < 0).any():
         raise EvenlyError(f"add must be at least 0, got {add}")
     return int(sizes) if sizes.ndim == 0 else [int(size) for size in sizes]

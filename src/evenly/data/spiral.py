@@ -23,15 +23,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Literal
 
 import torch
+from attrs import asdict, frozen
 from torch import Tensor, nn
 
 from evenly.data.contract import Data, Split
 from evenly.errors import EvenlyError
 from evenly.randomness import generator
+from evenly.settings import above, at_least, at_most, setting
 
 JITTER = 0.5
 """The width of the uniform noise e, before a_hard (Appendix E)."""
@@ -42,29 +43,17 @@ Examples = tuple[Tensor, Tensor]
 """Inputs (S, n, 4) and labels ±1 (S, n) of S data sets."""
 
 
-@dataclass(frozen=True)
+@frozen
 class SpiralDistribution:
-    """The distribution of spiral data; `complexity` is chi in degrees. The defaults are Appendix E's, without noise."""
+    """The distribution of spiral data. The defaults are Appendix E's, without noise."""
 
-    complexity: float = 315.0
-    a_easy: float = 2.0
-    a_hard: float = 0.25
-    label_noise: float = 0.0
-    gaussian_noise: float = 0.0
-    dropout: float = 0.0
-    noise_on: Literal["both", "hard"] = "both"
-
-    def __post_init__(self) -> None:
-        for name in ("complexity", "a_easy", "a_hard"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
-                raise EvenlyError(f"{name} must be a finite number above 0, got {value}")
-        for name in ("label_noise", "dropout"):
-            if not 0 <= (value := getattr(self, name)) <= 1:
-                raise EvenlyError(f"{name} must be a probability from 0 to 1, got {value}")
-        if not 0 <= self.gaussian_noise < math.inf:
-            raise EvenlyError(f"gaussian_noise must be a finite number of at least 0, got {self.gaussian_noise}")
-        if self.noise_on not in ("both", "hard"):
-            raise EvenlyError(f"noise_on must be 'both' or 'hard', got {self.noise_on!r}")
+    complexity: float = setting(315.0, above(0), help="chi in degrees")
+    a_easy: float = setting(2.0, above(0), help="scale of the easy feature")
+    a_hard: float = setting(0.25, above(0), help="scale of the hard feature")
+    label_noise: float = setting(0.0, at_least(0), at_most(1), help="probability that a feature's side is flipped")
+    gaussian_noise: float = setting(0.0, at_least(0), help="standard deviation per coordinate")
+    dropout: float = setting(0.0, at_least(0), at_most(1), help="probability that a feature is dropped")
+    noise_on: Literal["both", "hard"] = setting("both", help="the features that are noisy")
 
     @property
     def clean(self) -> SpiralDistribution:

@@ -8,27 +8,28 @@ alike. `about` says which columns these are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from evenly.data.contract import SPLITS, Data, Split
+from evenly.data.contract import Data
 from evenly.data.images.parts import Integers
 from evenly.data.metadata import (
     METADATA,
-    Groups,
     Names,
     Rows,
     check_classes,
     columns_of,
     divided,
     grouped,
+    in_splits,
     numbered,
     read_rows,
     splits_in,
+    strata,
     usual_groups,
 )
 from evenly.data.preprocessing import Missing, TablePreprocessing, TextPreprocessing, number
@@ -92,42 +93,39 @@ def table(
     class_names, labels = _labels(rows, label)
     splits = splits_in(rows, split)
     texts = rows.take(text or "text", "text") if text is not None or rows.called("text") is not None else None
-    named = _named(rows, attributes, groups)
-    numbers = {} if texts is not None else _features(rows, named)
+    called = _called_attributes(rows, attributes, groups)
+    numbers = {} if texts is not None else _features(rows, called)
     if texts is None and not numbers:
         images = ", or call that of image files 'file'" if path.name == METADATA else ""
         raise EvenlyError(
             f"{path} has neither a column of texts nor one of numbers (found: {', '.join(map(repr, rows.columns))}); "
             f"name the texts with text=COLUMN{images}"
         )
-    taken = {
-        name: numbered(rows.full(name, values))
-        for name, values in rows.columns.items()
-        if (name in named if attributes is not None else name not in numbers)
-    }
-    columns = {name: values for name, (_, values) in taken.items()}
-    names = {name: values for name, (values, _) in taken.items()}
-    chosen = usual_groups(names) if groups is None else None if groups == "none" else groups
-    by = None if chosen is None else grouped(chosen, labels, class_names, columns, names)
-    strata = labels if by is None else labels * len(by.names) + by.groups
-    parts = divided(strata, splits, validation, test, seed, labels)
-    check_classes(path, class_names, labels, parts, drawn=splits is None)
+    names, columns = {}, {}
+    for name, values in rows.columns.items():
+        if name in called if attributes is not None else name not in numbers:
+            names[name], columns[name] = numbered(rows.full(name, values))
+    grouping = usual_groups(names) if groups is None else None if groups == "none" else groups
+    by_group = None if grouping is None else grouped(grouping, labels, class_names, columns, names)
+    parts = divided(strata(labels, by_group), splits, validation, test, seed, labels)
+    ways = "add rows, remove the class, or name the splits in a column" if splits is None else "add rows, or remove it"
+    check_classes(path, class_names, labels, parts, ways)
     x = np.stack(list(numbers.values()), axis=1) if numbers else np.empty((0, 0))
     scaling = None if texts is not None else _scaling(rows, x, list(numbers), parts, missing, label)
-    unseen = [name for name in named if texts is None and _are_numbers(rows.columns[name])]
+    unseen = [name for name in called if texts is None and _are_numbers(rows.columns[name])]
     about = f"{len(labels):,} {'texts' if texts is not None else 'rows of numbers'} from {path.name}."
     if unseen:
         about += (
             f" The network is not shown {_listed(unseen)}: what makes groups or is called an attribute is no feature."
         )
-    inputs: Any = texts if scaling is None else scaling.standardised(x)
+    inputs = text_rows(texts or []) if scaling is None else scaling.standardised(x).__getitem__
     return TableData(
-        **in_splits(inputs, labels, columns, by, parts),
+        **in_splits(inputs, labels, columns, by_group, parts),
         name=path.name.partition(".")[0],
         about=about,
         class_names=class_names,
-        group_names=None if by is None else by.names,
-        evaluation_group_names=None if by is None else by.evaluation_names,
+        group_names=None if by_group is None else by_group.names,
+        evaluation_group_names=None if by_group is None else by_group.evaluation_names,
         attribute_names=names,
         feature_names=list(numbers),
         mean=[] if scaling is None else list(scaling.mean),
@@ -135,7 +133,7 @@ def table(
         recipe={} if texts is None else TEXTS,
         options={
             "folder": str(path.parent), "file": path.name, "text": text, "label": label, "split": split,
-            "groups": chosen or "none", "attributes": attributes, "validation": validation, "test": test,
+            "groups": grouping or "none", "attributes": attributes, "validation": validation, "test": test,
             "missing": missing, "seed": seed, "class_names": class_names,
             **({} if scaling is None else {"features": [*numbers], "mean": [*scaling.mean], "std": [*scaling.std]}),
         },
@@ -158,8 +156,13 @@ def _labels(rows: Rows, label: str) -> tuple[list[str], Integers]:
     return class_names, labels
 
 
-def _named(rows: Rows, attributes: str | None, groups: str | None) -> list[str]:
-    """The columns that the user calls attributes, in so many words or by grouping by them."""
+def text_rows(texts: Sequence[str]) -> Callable[[Integers], Texts]:
+    """The function that gives the texts at some indices."""
+    return lambda index: Texts([texts[i] for i in index])
+
+
+def _called_attributes(rows: Rows, attributes: str | None, groups: str | None) -> list[str]:
+    """The columns that the user calls attributes, or groups by."""
     called = [] if attributes is None else [name.strip() for name in attributes.split(",") if name.strip()]
     for name in called:
         rows.refuse_taken(name, "attributes")
@@ -167,19 +170,19 @@ def _named(rows: Rows, attributes: str | None, groups: str | None) -> list[str]:
             raise EvenlyError(f"attributes {attributes!r} name {name!r} twice; name each column once")
         if name not in rows.columns:
             raise EvenlyError(f"no attribute of {rows.path} is called {name!r}; there are: {', '.join(rows.columns)}")
-    by = [] if groups in (None, "none") else [name for part in columns_of(str(groups)) for name in part]
-    for name in by:
+    grouping = [] if groups in (None, "none") else [name for part in columns_of(str(groups)) for name in part]
+    for name in grouping:
         if name != "label":
             rows.refuse_taken(name, "groups")
         if name not in ("label", *rows.columns):
             there = ", ".join(("label", *rows.columns))
             raise EvenlyError(f"no attribute to group by is called {name!r} in {rows.path}; there are: {there}")
-    return list(dict.fromkeys([*called, *(name for name in by if name != "label")]))
+    return list(dict.fromkeys([*called, *(name for name in grouping if name != "label")]))
 
 
-def _features(rows: Rows, named: list[str]) -> dict[str, Floats]:
+def _features(rows: Rows, called: list[str]) -> dict[str, Floats]:
     """The columns of numbers that are no attributes."""
-    read = {name: _numbers(rows, name, values) for name, values in rows.columns.items() if name not in named}
+    read = {name: _numbers(rows, name, values) for name, values in rows.columns.items() if name not in called}
     return {name: numbers for name, numbers in read.items() if numbers is not None}
 
 
@@ -211,7 +214,7 @@ def _numbers(rows: Rows, name: str, values: list[str]) -> Floats | None:
     if strange:
         raise EvenlyError(
             f"column {name!r} of {rows.path} holds numbers, but {values[strange[0]]!r} in line "
-            f"{rows.lines[strange[0]]}; mend it, or call it an attribute with attributes={name}"
+            f"{rows.lines[strange[0]]}; correct it, or call it an attribute with attributes={name}"
         )
     return numbers
 
@@ -223,15 +226,12 @@ def _scaling(
     gaps = np.isnan(x)
     train = x[parts == "train"]
     if missing == "refuse" and gaps.any():
-        found = np.flatnonzero(gaps.any(1))
-        shown = ", ".join(str(rows.lines[i]) for i in found[:5]) + (", ..." if len(found) > 5 else "")
-        column = features[int(np.flatnonzero(gaps[found[0]])[0])]
+        lacking = np.flatnonzero(gaps.any(1))
+        lines = ", ".join(str(rows.lines[i]) for i in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
+        column = features[int(np.flatnonzero(gaps[lacking[0]])[0])]
         raise EvenlyError(
-            f"line {shown} of {rows.path} lacks a number ({column!r}); fill it in, remove the row, or take the "
-            "training mean with missing=mean"
-            if len(found) == 1
-            else f"{len(found)} rows of {rows.path} lack a number (lines {shown}; first {column!r}); fill them in, "
-            "remove them, or take the training mean with missing=mean"
+            f"numbers are missing in {rows.path} (line {lines}; first {column!r}); fill them in, remove the rows, or "
+            "take the training mean with missing=mean"
         )
     if (empty := np.isnan(train).all(0)).any():
         column = features[int(np.flatnonzero(empty)[0])]
@@ -239,23 +239,3 @@ def _scaling(
     mean, std = np.nanmean(train, axis=0), np.nanstd(train, axis=0)
     std[std <= 1e-12 * np.abs(mean)] = 1.0  # constant but for rounding
     return TablePreprocessing(tuple(features), tuple(mean.tolist()), tuple(std.tolist()), missing, label)
-
-
-def in_splits(
-    inputs: Any, labels: Integers, columns: Mapping[str, Integers], by: Groups | None, parts: Names
-) -> dict[str, Any]:
-    """The splits that `parts` (N,) names, of inputs (N, F) or a list of N texts, labels (N,) and attributes (N,)."""
-    found = {}
-    for part in SPLITS:
-        index = np.flatnonzero(parts == part)
-        if len(index):
-            of = [inputs[i] for i in index] if isinstance(inputs, list) else inputs[index]
-            found[part] = Split(
-                Texts(of) if isinstance(of, list) else of,
-                labels[index],
-                None if by is None else by.groups[index],
-                {name: column[index] for name, column in columns.items()},
-                name=part,
-                evaluation_groups=None if by is None or by.evaluation is None else by.evaluation[index],
-            )
-    return found

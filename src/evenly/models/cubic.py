@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from evenly.errors import EvenlyError
+from evenly.settings import checks_options
 
 
 class CubicCNN(nn.Module):
@@ -30,6 +30,7 @@ class CubicCNN(nn.Module):
         init: "normal" (filters normal, bias zero) or "uniform" (both uniform).
     """
 
+    @checks_options
     def __init__(
         self,
         dimension: int,
@@ -43,13 +44,11 @@ class CubicCNN(nn.Module):
         self.bias = nn.Parameter(torch.zeros(filters)) if bias else None
         if init == "normal":
             nn.init.normal_(self.filters, std=0.1 / 50**0.5 if sigma_0 is None else sigma_0)
-        elif init == "uniform":
+        else:
             bound = (0.1 if sigma_0 is None else sigma_0) / dimension**0.5
             nn.init.uniform_(self.filters, -bound, bound)
             if self.bias is not None:
                 nn.init.uniform_(self.bias, -bound, bound)
-        else:
-            raise EvenlyError(f"init must be 'normal' or 'uniform', got {init!r}")
 
     def forward(self, x: Tensor) -> Tensor:
         z = x @ self.filters.T

@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evenly.errors import EvenlyError
 from evenly.models.initialisation import he_normal
+from evenly.settings import checks_options
 
 LEAST_SIDE = {"cifar": 8, "imagenet": 29}
 """The three poolings between blocks need 8x8 after the stem."""
@@ -54,6 +54,7 @@ class DenseNet(nn.Module):
         growth: channels that each layer adds; the stem has twice as many.
     """
 
+    @checks_options
     def __init__(
         self,
         channels: int,
@@ -67,12 +68,10 @@ class DenseNet(nn.Module):
         parts: OrderedDict[str, nn.Module] = OrderedDict()
         if stem == "cifar":
             parts["conv0"] = nn.Conv2d(channels, width, 3, padding=1, bias=False)
-        elif stem == "imagenet":
+        else:
             parts["conv0"] = nn.Conv2d(channels, width, 7, 2, padding=3, bias=False)
             parts["norm0"], parts["relu0"] = nn.BatchNorm2d(width), nn.ReLU()
             parts["pool0"] = nn.MaxPool2d(3, 2, padding=1)
-        else:
-            raise EvenlyError(f"stem must be 'cifar' or 'imagenet', got {stem!r}")
         for number, layers in enumerate(blocks, 1):
             parts[f"denseblock{number}"] = nn.Sequential(
                 OrderedDict((f"denselayer{i + 1}", DenseLayer(width + i * growth, growth)) for i in range(layers))

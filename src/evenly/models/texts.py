@@ -22,10 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evenly.data.contract import Data, Split
+from evenly.data.contract import Count, Data, Split
 from evenly.data.texts import Texts
 from evenly.errors import EvenlyError
 from evenly.models.weights import first_line
+from evenly.settings import checks_options
 
 WORD = re.compile(r"\w+")
 TOKENIZERS = (
@@ -96,19 +97,18 @@ class BagOfWords(nn.Module):
     idf: Tensor
     pad = 0
 
+    @checks_options
     def __init__(
         self,
         vocabulary: Vocabulary,
         classes: int,
-        max_length: int = 500,
+        max_length: Count = 500,
         hidden: Sequence[int] = (64,),
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if not isinstance(max_length, int) or max_length < 1:
-            raise EvenlyError(f"max_length must be a whole number of at least 1, got {max_length!r}")
-        if isinstance(hidden, int) or not all(isinstance(width, int) and width > 0 for width in hidden):
-            raise EvenlyError(f"hidden must be a list of widths, e.g. [64], or [] for none, got {hidden!r}")
+        if not all(width > 0 for width in hidden):
+            raise EvenlyError(f"hidden must be a list of widths above 0, e.g. [64], or [] for none, got {hidden!r}")
         self.vocabulary, self.max_length = vocabulary, max_length
         self._ids = {word: k for k, word in enumerate(vocabulary.words, 1)}
         self.register_buffer("idf", torch.tensor([0.0, *vocabulary.idf]))
@@ -140,13 +140,11 @@ class BagOfWords(nn.Module):
         return outputs
 
 
+@checks_options
 def bag_of_words(
-    texts: Sequence[str], classes: int, min_count: int = 2, max_words: int = 20_000, **options: Any
+    texts: Sequence[str], classes: int, min_count: Count = 2, max_words: Count = 20_000, **options: Any
 ) -> Build:
     """A function that builds a bag-of-words network on the words of the training texts."""
-    for name, count in (("min_count", min_count), ("max_words", max_words)):
-        if not isinstance(count, int) or count < 1:
-            raise EvenlyError(f"{name} must be a whole number of at least 1, got {count!r}")
     vocabulary = Vocabulary.of(texts, min_count, max_words)
     return lambda: BagOfWords(vocabulary, classes, **options)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import torch
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from evenly.errors import EvenlyError, unknown
+from evenly.errors import unknown
 from evenly.optim.asam import ASAM
 from evenly.optim.sam import SAM
+from evenly.settings import FLOAT32, above, at_least, below, checks_options
 
 Build = Callable[[Iterable[Parameter]], Optimizer]
 
@@ -58,30 +59,19 @@ PLAIN = {"sam": "sgd", "asam": "sgd"}
 """The base of each optimizer that perturbs; the two are compared at equal cost."""
 
 
+@checks_options
 def builder(
     name_or_function: str | Build,
     *,
-    lr: float = 0.05,
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    rho: float = 0.05,
+    lr: Annotated[float, above(0), FLOAT32] = 0.05,
+    momentum: Annotated[float, at_least(0), below(1)] = 0.9,
+    weight_decay: Annotated[float, at_least(0), FLOAT32] = 0.0,
+    rho: Annotated[float, at_least(0), FLOAT32] = 0.05,
 ) -> Build:
     """A function from parameters to the named optimizer; a function is returned as it is."""
     if callable(name_or_function):
         return name_or_function
     if name_or_function not in OPTIMIZERS:
         raise unknown("optimizer", name_or_function, OPTIMIZERS)
-    if not lr > 0:
-        raise EvenlyError(f"lr {lr} does not train; give a number above 0")
-    if momentum >= 1:
-        raise EvenlyError(f"momentum {momentum} never forgets a gradient, so steps grow without end; give one below 1")
-    settings: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "rho": rho}
-    for name, value in settings.items():
-        if abs(value) > torch.finfo(torch.float32).max:
-            raise EvenlyError(f"{name} {value:g} is more than a float32 can hold; give a smaller number")
     make = OPTIMIZERS[name_or_function][0]
-    try:
-        make([Parameter(torch.zeros(1))], **settings)
-    except ValueError as error:
-        raise EvenlyError(f"{name_or_function} cannot be built: {error}; give a number from 0") from None
-    return lambda params: make(params, **settings)
+    return lambda params: make(params, lr=lr, momentum=momentum, weight_decay=weight_decay, rho=rho)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -48,31 +47,12 @@ class Factors(Protocol):
         """H v (p,) for v (p,), both float64."""
 
 
-@dataclass(frozen=True)
 class InMemory:
     """Factors (n, k, p) in memory."""
 
-    factors: Tensor
-
-    @property
-    def n(self) -> int:
-        return self.factors.shape[0]
-
-    @property
-    def k(self) -> int:
-        return self.factors.shape[1]
-
-    @property
-    def p(self) -> int:
-        return self.factors.shape[2]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.factors.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.factors.device
+    def __init__(self, factors: Tensor) -> None:
+        self.factors, self.dtype, self.device = factors, factors.dtype, factors.device
+        self.n, self.k, self.p = factors.shape
 
     def rows(self, start: int, stop: int) -> Tensor:
         return self.factors[start:stop]

@@ -30,13 +30,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from attrs import frozen
 from torch import Tensor
 
 from evenly.errors import EvenlyError
 from evenly.randomness import generator
-from evenly.settings import checks_options
+from evenly.settings import checks_options, setting
 from evenly.theory.arguments import Count, Positive, batch_size_of, not_negative, positive
 from evenly.theory.disentangled import (
     Disentangled,
@@ -55,6 +57,7 @@ from evenly.theory.disentangled import (
 __all__ = [
     "Disentangled",
     "Effects",
+    "Intervention",
     "Networks",
     "Trajectory",
     "effects",
@@ -71,9 +74,20 @@ Examples = tuple[Tensor, Tensor]
 Effect = Literal["none", "importance", "learning-rate", "both"]
 """The quantities computed at v*: none (SGD, LSAM), lambda (eq. 10), g (eq. 11), both (eq. 12)."""
 
-T = TypeVar("T", int, float, str)
+T = TypeVar("T")
 CHUNK = 200_000
 """Activations of a layer computed at once if no gradient is needed: few enough to stay in a core's cache."""
+
+
+@frozen
+class Intervention:
+    """A change of SGD (eqs 10-12): which quantities are computed at v* = (1, v_hard)."""
+
+    effect: Effect = setting("none", help="none, importance, learning-rate or both")
+    v_hard: float = setting(1.0, help="v*_hard; v*_easy is 1")
+
+
+NONE = Intervention()
 
 
 @dataclass(frozen=True)
@@ -161,8 +175,7 @@ def train(
     rho: float | Sequence[float] = 0.0,
     lr: float | Sequence[float] = 0.01,
     batch_size: int | Sequence[int] = 5,
-    effect: Effect | Sequence[Effect] = "none",
-    v_hard: float | Sequence[float] = 1.0,
+    intervention: Intervention | Sequence[Intervention] = NONE,
     epochs: Count = 15,
     every: Count = 1,
     start: Networks | None = None,
@@ -177,8 +190,7 @@ def train(
         lr: 0.01 in Appendix B, and constant; no momentum, no weight decay.
         batch_size: 5 in Appendix B. The last batch of an epoch is smaller if it does not divide n. Runs of equal batch
             size are one computation.
-        effect: an intervention on SGD, eqs 10-12: "importance", "learning-rate" or "both" are computed at v*.
-        v_hard: v*_hard of the interventions; v*_easy is 1.
+        intervention: on SGD only.
         epochs: 15 is our choice; the paper gives none.
         every: epochs between recordings; the start and the end are always recorded.
         start: the initial networks; by default from `seeds`.
@@ -187,11 +199,13 @@ def train(
     if S == 0:
         raise EvenlyError("seeds is empty; give one seed for each run")
     (x, y), (x_test, y_test) = _checked(examples, S, "examples"), _checked(held_out, S, "held_out")
-    radii, rates, v_stars = _per_run(rho, S, "rho"), _per_run(lr, S, "lr"), _per_run(v_hard, S, "v_hard")
-    kinds, sizes = _per_run(effect, S, "effect"), _per_run(batch_size, S, "batch_size")
-    for kind, radius, rate, size in zip(kinds, radii, rates, sizes, strict=True):
-        if not_negative("rho", radius) and kind != "none":
-            raise EvenlyError(f"rho must be 0 with the effect {kind!r}, as interventions are on SGD, got {radius}")
+    radii, rates, sizes = _per_run(rho, S, "rho"), _per_run(lr, S, "lr"), _per_run(batch_size, S, "batch_size")
+    changes = _per_run(intervention, S, "intervention")
+    for change, radius, rate, size in zip(changes, radii, rates, sizes, strict=True):
+        if not_negative("rho", radius) and change.effect != "none":
+            raise EvenlyError(
+                f"rho must be 0 with the effect {change.effect!r}, as interventions are on SGD, got {radius}"
+            )
         positive("lr", rate)
         batch_size_of(size, y.shape[1])
     networks = initial(seeds, dtype=x.dtype) if start is None else start
@@ -205,9 +219,9 @@ def train(
         step = _Step(
             networks.v.new_tensor([radii[s] for s in runs]),
             networks.v.new_tensor([rates[s] for s in runs]),
-            torch.tensor([kinds[s] in ("importance", "both") for s in runs], device=x.device)[:, None],
-            torch.tensor([kinds[s] in ("learning-rate", "both") for s in runs], device=x.device)[:, None],
-            networks.v.new_tensor([[1.0, v_stars[s]] for s in runs]),
+            torch.tensor([changes[s].effect in ("importance", "both") for s in runs], device=x.device)[:, None],
+            torch.tensor([changes[s].effect in ("learning-rate", "both") for s in runs], device=x.device)[:, None],
+            networks.v.new_tensor([[1.0, changes[s].v_hard] for s in runs]),
         )
         path = _train(
             Networks(*(part[runs] for part in networks)),
@@ -265,7 +279,7 @@ def effects(
 
     first = repeated(2, rho=[0.0] * S + [rho] * S)
     v_hard = first.median_ratio[S:]
-    second = repeated(3, effect=[kind for kind in kinds for _ in range(S)], v_hard=v_hard.tolist() * 3)
+    second = repeated(3, intervention=[Intervention(kind, v) for kind in kinds for v in v_hard.tolist()])
     errors = torch.cat([first.hard_error[-1], second.hard_error[-1]]).split(S)
     return Effects(v_hard, dict(zip(("sgd", "lsam", *kinds), errors, strict=True)))
 
@@ -381,7 +395,7 @@ def _joined(paths: list[tuple[list[int], Trajectory]]) -> Trajectory:
 
 
 def _per_run(value: T | Sequence[T], count: int, name: str) -> list[T]:
-    values = [value] * count if isinstance(value, int | float | str) else list(value)
+    values = list(value) if isinstance(value, Sequence | np.ndarray | Tensor) else [value] * count
     if len(values) != count:
         raise EvenlyError(f"{name} has {len(values)} values for {count} runs; give one, or one per run")
     return values

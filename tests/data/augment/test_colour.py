@@ -20,33 +20,29 @@ ENHANCEMENTS = {
 def test_enhancements(pictures, by_pillow, name):
     images = pictures.repeat_interleave(len(FACTORS), 0)
     factors = FACTORS * len(pictures)
-    done = getattr(colour, name)(images, torch.tensor(factors, dtype=torch.float64))
+    done = colour.enhance(name, images, torch.tensor(factors, dtype=torch.float64))
     assert done.dtype == torch.uint8
     for n, factor in enumerate(factors):
         expected = by_pillow(images[n], lambda image, factor=factor: ENHANCEMENTS[name](image).enhance(factor))
         assert torch.equal(done[n], expected), (name, factor)
 
 
-def test_posterize(pictures, by_pillow):
-    for bits in range(1, 9):
-        done = colour.posterize(pictures, torch.full((len(pictures),), bits))
+@pytest.mark.parametrize(
+    ("name", "strengths"),
+    [
+        ("posterize", range(1, 9)),
+        ("solarize", (0, 0.5, 4, 4.5, 77, 128, 250, 254.5, 255, 256)),
+        ("autocontrast", (None,)),
+        ("equalize", (None,)),
+    ],
+)
+def test_operations(pictures, by_pillow, name, strengths):
+    for strength in strengths:
+        arguments = () if strength is None else (strength,)
+        done = colour.enhance(name, pictures, torch.full((len(pictures),), strength or 0))
         for n, image in enumerate(pictures):
-            assert torch.equal(done[n], by_pillow(image, lambda image, bits=bits: ImageOps.posterize(image, bits)))
-
-
-def test_solarize(pictures, by_pillow):
-    for threshold in (0, 0.5, 4, 4.5, 77, 128, 250, 254.5, 255, 256):
-        done = colour.solarize(pictures, torch.full((len(pictures),), threshold))
-        for n, image in enumerate(pictures):
-            expected = by_pillow(image, lambda image, threshold=threshold: ImageOps.solarize(image, threshold))
-            assert torch.equal(done[n], expected), threshold
-
-
-@pytest.mark.parametrize("name", ["autocontrast", "equalize"])
-def test_without_a_strength(pictures, by_pillow, name):
-    done = getattr(colour, name)(pictures)
-    for n, image in enumerate(pictures):
-        assert torch.equal(done[n], by_pillow(image, getattr(ImageOps, name)))
+            expected = by_pillow(image, lambda image, given=arguments: getattr(ImageOps, name)(image, *given))
+            assert torch.equal(done[n], expected), strength
 
 
 def test_autocontrast_between_any_two_levels(by_pillow):
@@ -54,7 +50,7 @@ def test_autocontrast_between_any_two_levels(by_pillow):
     ends = np.sort(np.random.default_rng(0).integers(0, 256, (1200, 2)), 1)
     low, high = torch.from_numpy(ends).T[:, :, None, None, None]
     images = torch.arange(256).view(1, 1, 16, 16).clamp(low, high).to(torch.uint8)
-    done = colour.autocontrast(images)
+    done = colour.enhance("autocontrast", images, torch.zeros(len(images)))
     for n in range(len(ends)):
         assert torch.equal(done[n], by_pillow(images[n], ImageOps.autocontrast)), ends[n]
 
@@ -65,7 +61,7 @@ def test_equalize_of_many_histograms(by_pillow):
     for height, width in [(15, 17), (16, 16), (16, 17), (22, 24), (23, 23), (40, 31)]:
         lumps = draw.geometric(draw.uniform(0.005, 0.5, (60, 1, 1, 1)), (60, 1, height, width))
         images = torch.from_numpy(np.minimum(lumps, 255).astype(np.uint8))
-        done = colour.equalize(images)
+        done = colour.enhance("equalize", images, torch.zeros(len(images)))
         for n in range(len(images)):
             assert torch.equal(done[n], by_pillow(images[n], ImageOps.equalize))
 
@@ -87,6 +83,5 @@ def test_every_example_has_its_own_strength():
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (9, 3, 12, 11), dtype=np.uint8))
     factor = torch.linspace(0, 2, 9, dtype=torch.float64)
     for name in ENHANCEMENTS:
-        function = getattr(colour, name)
-        apart = torch.cat([function(images[n : n + 1], factor[n : n + 1]) for n in range(9)])
-        assert torch.equal(function(images, factor), apart)
+        apart = torch.cat([colour.enhance(name, images[n : n + 1], factor[n : n + 1]) for n in range(9)])
+        assert torch.equal(colour.enhance(name, images, factor), apart)

@@ -152,7 +152,7 @@ def test_refused_options(tmp_path, make, refused):
         message = "no attribute of celeba is called 'Blond_Hare'; did you mean 'Blond_Hair'"
         refused(message, celeba, tmp_path, **{name: "Blond_Hare"})
     refused("label and attribute must differ, got 'Male' for both", celeba, tmp_path, label="Male")
-    refused("size 0 cannot be used", celeba, tmp_path, size=0)
+    refused("size must be at least 1", celeba, tmp_path, size=0)
 
 
 PARTITION, ATTRIBUTES = "list_eval_partition.txt", "list_attr_celeba.txt"

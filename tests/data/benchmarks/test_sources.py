@@ -113,8 +113,8 @@ def test_archives_are_unpacked_and_other_files_moved(tmp_path, server, monkeypat
     offered(server, monkeypatch, **packed, c_gz=b"as it is")
     place = download("cifar10", tmp_path / "new" / "place")
     assert place == tmp_path / "new" / "place"
-    found = {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*") if path.is_file()}
-    assert found == {"inner/one": "inner/one", "inner/two": "inner/two", "three": "three", "c.gz": "as it is"}
+    files = {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*") if path.is_file()}
+    assert files == {"inner/one": "inner/one", "inner/two": "inner/two", "three": "three", "c.gz": "as it is"}
     assert [path.name for path in place.parent.iterdir()] == ["place"]
     refused("exists already; remove it", download, "cifar10", place)
 

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from evenly.data.images import decoding
-from evenly.data.images.decoding import decode
+from evenly.data.images.decoding import Reading, decode
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 FILES = ["0.png", "1.png"]
@@ -54,7 +54,7 @@ def test_files_are_decoded_once(tmp_path, decoded):
     assert len(decoded) == 2
     assert [name for name, _, _ in json.loads(cached(folder, ".json").read_text())["files"]] == FILES
     assert {path.suffix for path in (folder / ".evenly-cache").iterdir()} == {".json", ".npy"}, "nothing is left over"
-    decode(folder, FILES, size=2)
+    decode(folder, FILES, Reading(size=2))
     assert len(decoded) == 4, "another size is another array"
     assert is_as_written(folder)
     assert len(decoded) == 4, "and leaves the first"
@@ -97,7 +97,7 @@ class Creates:
 def another_size(folder):
     """The array of another size in the place of this one."""
     place, content = cached(folder, ".npy"), cached(folder, ".npy").read_bytes()
-    decode(folder, FILES, size=2)
+    decode(folder, FILES, Reading(size=2))
     (other,) = (path for path in place.parent.glob("*.npy") if path != place)
     place.write_bytes(other.read_bytes())
     assert place.read_bytes() != content
@@ -225,7 +225,7 @@ def test_what_a_killed_process_left_is_swept_up_after_a_day(tmp_path):
 def test_a_cache_of_headers_gives_way_to_one_of_pixels(tmp_path):
     less, enough = (2 * COLOURS.size - 1) / 2**30, 2 * COLOURS.size / 2**30
     for memory in (less, enough, less):
-        assert (decode(written(tmp_path), FILES, memory=memory).pixels is None) == (memory == less)
+        assert (decode(written(tmp_path), FILES, Reading(memory=memory)).pixels is None) == (memory == less)
 
 
 def _load_often(job):
@@ -262,5 +262,5 @@ def test_a_file_that_could_not_be_read_for_a_while_is_read_again(tmp_path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(decoding, "_decode", locked)
-        assert [name for name, _ in decode(folder, FILES, skip_bad=True).bad] == ["1.png"]
+        assert [name for name, _ in decode(folder, FILES, Reading(skip_bad=True)).bad] == ["1.png"]
     assert decode(folder, FILES).bad == []

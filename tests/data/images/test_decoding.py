@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import evenly
 from evenly.data import load
 from evenly.data.images import ImageFiles, decoding, image_folder
-from evenly.data.images.decoding import decode
+from evenly.data.images.decoding import Reading, decode
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 
@@ -25,7 +25,7 @@ def saved(folder, *images, **options):
 
 
 def only(folder, name, **options):
-    pixels = decode(folder, [name], **options).pixels
+    pixels = decode(folder, [name], Reading(**options)).pixels
     assert pixels is not None
     assert pixels.dtype == torch.uint8
     return pixels[0].numpy()
@@ -101,7 +101,7 @@ def test_size_takes_the_middle_square(tmp_path):
     wide[:, 4:8] = 200
     tall = wide.T.copy()
     files = saved(tmp_path, Image.fromarray(wide), Image.fromarray(tall), Image.fromarray(wide[:, 4:8].copy()))
-    pixels = decode(tmp_path, files, size=4).pixels
+    pixels = decode(tmp_path, files, Reading(size=4)).pixels
     assert torch.equal(pixels, torch.full((3, 1, 4, 4), 200, dtype=torch.uint8))
     oracle = np.asarray(Image.fromarray(COLOURS).resize((3, 3), Image.Resampling.BICUBIC, box=(1, 0, 7, 6)))
     assert np.array_equal(
@@ -139,13 +139,13 @@ def test_bad_images_are_named_and_counted_or_left_out_on_request(tmp_path, refus
         )
         message = f"4 of 7 images in {tmp_path} cannot be read: {reasons} more; .* leave them out with skip_bad=True"
         refused(message, decode, tmp_path, files)
-        decoded = decode(tmp_path, files, skip_bad=True)
-        assert decoded.kept.tolist() == [0, 2, 6]
+        decoded = decode(tmp_path, files, Reading(skip_bad=True))
+        assert decoded.readable.tolist() == [0, 2, 6]
         expected = np.stack([COLOURS, COLOURS + 2, COLOURS + 6]).transpose(0, 3, 1, 2).copy()
         assert torch.equal(decoded.pixels, torch.from_numpy(expected))
         assert [name for name, _ in decoded.bad] == ["1.png", "3.png", "4.png", "5.png"]
     for some in (["1.png"], ["3.png", "5.png"]):
-        refused(f"none of the {len(some)} images", decode, tmp_path, some, skip_bad=True)
+        refused(f"none of the {len(some)} images", decode, tmp_path, some, Reading(skip_bad=True))
 
 
 def test_a_folder_says_how_many_were_left_out_and_loses_no_class(tmp_path, refused):
@@ -245,12 +245,12 @@ def test_the_weights_depend_on_the_images(tmp_path):
 
 def test_headers_are_read_once_and_bad_ones_known_in_advance(tmp_path, monkeypatch, refused):
     files = with_bad_files(tmp_path)
-    first = decode(tmp_path, files, memory=0, skip_bad=True)
+    first = decode(tmp_path, files, Reading(memory=0, skip_bad=True))
     assert first.pixels is None
-    assert first.kept.tolist() == [0, 1, 2, 6], "that 1 is cut short shows when it is decoded"
+    assert first.readable.tolist() == [0, 1, 2, 6], "that 1 is cut short shows when it is decoded"
     monkeypatch.setattr(decoding, "_header", None)
-    again = decode(tmp_path, files, memory=0, skip_bad=True)
-    assert again.kept.tolist() == [0, 1, 2, 6]
+    again = decode(tmp_path, files, Reading(memory=0, skip_bad=True))
+    assert again.readable.tolist() == [0, 1, 2, 6]
     dataset = again.part(np.arange(4), np.zeros(4, np.int64))
     assert np.array_equal(dataset[2][0].numpy(), (COLOURS + 2).transpose(2, 0, 1))
     assert np.array_equal(dataset[3][0].numpy(), (COLOURS + 6).transpose(2, 0, 1))
@@ -258,4 +258,4 @@ def test_headers_are_read_once_and_bad_ones_known_in_advance(tmp_path, monkeypat
     Image.fromarray(COLOURS[:3]).save(tmp_path / "2.png")
     refused(r"2.png cannot be read \(now \(3, 3, 8\), was \(3, 6, 8\)\)", dataset.__getitem__, 2)
     monkeypatch.undo()
-    refused("differ in size", decode, tmp_path, files, memory=0, skip_bad=True)
+    refused("differ in size", decode, tmp_path, files, Reading(memory=0, skip_bad=True))

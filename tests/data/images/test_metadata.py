@@ -35,12 +35,12 @@ def test_labels_splits_and_attributes_are_numbered_and_named(tmp_path):
     }
     for part, name in enumerate(("train", "validation", "test")):
         split = data.splits[name]
-        of = list(reversed(range(4 * part, 4 * part + 4)))
-        assert split.inputs[:, 0, 0, 0].tolist() == of
-        assert split.labels.tolist() == [1 - i % 2 for i in of]
-        assert split.attributes["place"].tolist() == [i // 2 % 2 for i in of]
+        members = list(reversed(range(4 * part, 4 * part + 4)))
+        assert split.inputs[:, 0, 0, 0].tolist() == members
+        assert split.labels.tolist() == [1 - i % 2 for i in members]
+        assert split.attributes["place"].tolist() == [i // 2 % 2 for i in members]
         assert [int(data.attribute_names["year"][k]) for k in split.attributes["year"]] == [
-            (10, 9, -1)[i % 3] for i in of
+            (10, 9, -1)[i % 3] for i in members
         ]
         assert split.groups is None
 
@@ -76,10 +76,10 @@ REFUSED = [
     ("file,label\nimages/0.png,a\nimages/./0.png,b\n", "file 'images/./0.png' is in lines 2 and 3 of .*; keep one of"),
     (
         "file,label\nimages/0.png,a\nimages,b\n",
-        "1 of 2 images .* cannot be read: 'images' .* mend .* with skip_bad=True",
+        "1 of 2 images .* cannot be read: 'images' .* remove them, or leave .* with skip_bad=True",
     ),
     ("file,label\nimages/0.png,a\nimages/7.png,b\n", r"cannot be read: 'images/7.png' \(no such file\)"),
-    ("file,label,split\nimages/0.png,a,train\nimages/1.png,b,test\n", "class '.' has no image in the .* split"),
+    ("file,label,split\nimages/0.png,a,train\nimages/1.png,b,test\n", "class '.' has no example in the .* split"),
 ]
 
 

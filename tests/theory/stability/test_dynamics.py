@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from attrs import evolve
 from scipy.stats import ks_2samp
 
 from evenly.errors import EvenlyError
-from evenly.theory.stability import Hessians, normalized_sam_radius, quadratic, quadratic_growth, simulate
+from evenly.theory.stability import Hessians, Runs, normalized_sam_radius, quadratic, quadratic_growth, simulate
 from evenly.theory.stability.dynamics import _log_geometric
 
 GRADIENTS = np.random.default_rng(0).standard_normal((5, 3))
@@ -42,7 +43,7 @@ def written_out(stack, w, lr, B, steps, seed, point):
 POINTS = {
     "sgd": ({}, lambda w, H, H_t, noises: w),
     "random_perturbation": (
-        {"optimizer": "random_perturbation", "noise": 0.3},
+        {"optimizer": "random_perturbation"},
         lambda w, H, H_t, noises: w + 0.3 * noises.standard_normal((1, 1, 3))[0, 0],
     ),
     "sam": ({"ascent": 0.4}, lambda w, H, H_t, noises: w + 0.4 * H @ w),
@@ -60,7 +61,8 @@ POINTS = {
 def test_each_optimizer_takes_its_steps(kind, name):
     options, point = POINTS[name]
     start = np.array([0.5, -1.0, 2.0])
-    run = simulate(SETS[kind], lr=0.3, batch_size=2, steps=25, repeats=1, start=start, seed=4, **options)
+    runs = Runs(steps=25, repeats=1, seed=4, noise=0.3)
+    run = simulate(SETS[kind], lr=0.3, batch_size=2, start=start, runs=runs, **options)
     expected = written_out(STACKS[kind], start, 0.3, 2, 25, 4, point)
     assert run.log_norms[-1, 0, 0] == pytest.approx(expected, rel=1e-9)
     assert run.log_growth[0, 0] == pytest.approx(expected - math.log(np.linalg.norm(start)), rel=1e-9)
@@ -76,44 +78,45 @@ def test_cells_at_once_are_cells_one_by_one(kind):
         "diagonal": Hessians.diagonal(GRADIENTS[:, :2] ** 2),
     }[kind]
     sets, lr, B, c = [SETS[kind], SETS[kind], small], [0.1, 0.5, 0.3], [1, 4, 2], [0.0, 0.2, 0.1]
-    together = simulate(sets, lr=lr, batch_size=B, ascent=c, optimizer="sam", steps=30, repeats=4)
+    options = {"optimizer": "sam", "runs": Runs(steps=30, repeats=4)}
+    together = simulate(sets, lr=lr, batch_size=B, ascent=c, **options)
     assert together.log_growth.shape == (3, 4)
     for cell in range(2):
-        alone = simulate(
-            sets[cell], lr=lr[cell], batch_size=B[cell], ascent=c[cell], optimizer="sam", steps=30, repeats=4
-        )
+        alone = simulate(sets[cell], lr=lr[cell], batch_size=B[cell], ascent=c[cell], **options)
         np.testing.assert_allclose(together.log_growth[cell], alone.log_growth[0], rtol=1e-9)
     start = np.zeros((3, 4, 3))
     start[:, :, :2] = 1
-    padded = simulate(sets, lr=lr, batch_size=B, ascent=c, optimizer="sam", steps=30, repeats=4, start=start)
-    alone = simulate(small, lr=0.3, batch_size=2, ascent=0.1, optimizer="sam", steps=30, repeats=4, start=np.ones(2))
+    padded = simulate(sets, lr=lr, batch_size=B, ascent=c, start=start, **options)
+    alone = simulate(small, lr=0.3, batch_size=2, ascent=0.1, start=np.ones(2), **options)
     np.testing.assert_allclose(padded.log_growth[2], alone.log_growth[0], rtol=1e-9)
 
 
 def test_a_smaller_set_starts_only_in_its_own_coordinates():
-    run = simulate([quadratic(4, 1), quadratic(4, 4)], lr=0.1, batch_size=1, steps=1, repeats=3, record=[0])
-    one_coordinate = simulate(quadratic(4, 4), lr=0.1, batch_size=1, steps=1, repeats=3, start=np.ones(1), record=[0])
+    runs = Runs(steps=1, repeats=3)
+    run = simulate([quadratic(4, 1), quadratic(4, 4)], lr=0.1, batch_size=1, record=[0], runs=runs)
+    one_coordinate = simulate(quadratic(4, 4), lr=0.1, batch_size=1, start=np.ones(1), record=[0], runs=runs)
     assert (run.log_start[1] < run.log_start[0]).all()
     assert (one_coordinate.log_start == 0).all()
 
 
 def test_nothing_overflows_or_underflows():
     hessians = Hessians.diagonal([[1.0]])
-    grown = simulate(hessians, lr=12.0, batch_size=1, steps=1000, repeats=1)
+    grown = simulate(hessians, lr=12.0, batch_size=1, runs=Runs(repeats=1))
     assert grown.log_growth[0, 0] == pytest.approx(1000 * math.log(11), rel=1e-12)
-    shrunk = simulate(hessians, lr=0.9, batch_size=1, steps=1000, repeats=1)
+    shrunk = simulate(hessians, lr=0.9, batch_size=1, runs=Runs(repeats=1))
     assert shrunk.log_growth[0, 0] == pytest.approx(1000 * math.log(0.1), rel=1e-12)
-    for options in ({"optimizer": "random_perturbation", "noise": 0.5}, {"rho": 0.5}):
-        far = simulate(hessians, lr=12.0, batch_size=1, steps=1000, repeats=1, record=[80, 1000], **options)
+    for options in ({"optimizer": "random_perturbation"}, {"rho": 0.5}):
+        far = simulate(hessians, lr=12.0, batch_size=1, record=[80, 1000], runs=Runs(repeats=1, noise=0.5), **options)
         assert (far.log_norms[1] - far.log_norms[0])[0, 0] == pytest.approx(920 * math.log(11), rel=1e-12)
-    assert simulate(hessians, lr=1.0, batch_size=1, steps=2, repeats=1).log_growth[0, 0] == -math.inf
+    assert simulate(hessians, lr=1.0, batch_size=1, runs=Runs(steps=2, repeats=1)).log_growth[0, 0] == -math.inf
 
 
 def test_recorded_steps():
-    run = simulate(SETS["dense"], lr=0.1, batch_size=2, steps=20, repeats=2, record=[0, 7, 20])
+    run = simulate(SETS["dense"], lr=0.1, batch_size=2, record=[0, 7, 20], runs=Runs(steps=20, repeats=2))
     np.testing.assert_array_equal(run.log_norms[0], run.log_start)
     for t, norms in ((7, run.log_norms[1]), (20, run.log_norms[2])):
-        assert (norms == simulate(SETS["dense"], lr=0.1, batch_size=2, steps=t, repeats=2).log_norms[-1]).all()
+        shorter = simulate(SETS["dense"], lr=0.1, batch_size=2, runs=Runs(steps=t, repeats=2))
+        assert (norms == shorter.log_norms[-1]).all()
 
 
 @pytest.mark.parametrize("lr", [0.1, 0.6, 1.3])
@@ -123,7 +126,8 @@ def test_normalised_sam_settles_at_its_radius(lr):
     stack = stack @ stack.transpose(0, 2, 1)
     stack /= np.linalg.eigvalsh(stack.mean(0))[-1]
     eigenvalue, vectors = np.linalg.eigh(stack.mean(0))
-    run = simulate(Hessians.dense(stack), lr=lr, batch_size=4, rho=0.05, steps=400, repeats=1, start=3 * vectors[:, -1])
+    runs, start = Runs(steps=400, repeats=1), 3 * vectors[:, -1]
+    run = simulate(Hessians.dense(stack), lr=lr, batch_size=4, rho=0.05, start=start, runs=runs)
     assert math.exp(run.log_norms[-1, 0, 0]) == pytest.approx(0.05 * lr / (2 - lr), rel=1e-6)
     assert normalized_sam_radius(0.05, lr, eigenvalue[-1]) == pytest.approx(0.05 * lr / (2 - lr), rel=1e-12)
     assert normalized_sam_radius(0.05, 2.0, 1.0) == math.inf
@@ -145,9 +149,10 @@ def test_normalised_sam_settles_at_its_radius(lr):
 )
 def test_the_closed_form_has_the_distribution_of_the_steps(sigma, lr, B, c, optimizer):
     """Two samples of 1500 runs each, 40 steps, n = 12, by Kolmogorov and Smirnov."""
-    common = {"lr": lr, "batch_size": B, "ascent": c, "optimizer": optimizer, "noise": 0.2, "steps": 40}
-    closed = quadratic_growth(12, sigma, 2.0, repeats=1500, seed=1, **common)
-    steps = simulate(quadratic(12, sigma, 2.0), repeats=1500, seed=2, **common).log_growth[0]
+    common = {"lr": lr, "batch_size": B, "ascent": c, "optimizer": optimizer}
+    first, second = (Runs(steps=40, repeats=1500, seed=seed, noise=0.2) for seed in (1, 2))
+    closed = quadratic_growth(12, sigma, 2.0, runs=first, **common)
+    steps = simulate(quadratic(12, sigma, 2.0), runs=second, **common).log_growth[0]
     assert ks_2samp(np.maximum(closed, -1e9), np.maximum(steps, -1e9)).pvalue > 1e-3
 
 
@@ -158,19 +163,21 @@ def test_the_closed_form_without_chance():
     start = np.random.default_rng([3, n, n, sigma]).standard_normal((5, n - sigma + 1))
     end = start * (1 - lr * h * (1 + c * h)) ** T
     expected = np.log(np.linalg.norm(end, axis=1) / np.linalg.norm(start, axis=1))
-    growth = quadratic_growth(n, sigma, 2.0, lr=lr, batch_size=n, ascent=c, steps=T, repeats=5, seed=3)
+    growth = quadratic_growth(n, sigma, 2.0, lr=lr, batch_size=n, ascent=c, runs=Runs(steps=T, repeats=5, seed=3))
     np.testing.assert_allclose(growth, expected, rtol=1e-10)
 
 
 def test_random_perturbation_without_noise_is_sgd():
-    common = {"lr": 0.47, "batch_size": 3, "steps": 50, "repeats": 20}
+    common = {"lr": 0.47, "batch_size": 3}
+    quiet = Runs(steps=50, repeats=20, noise=0.0)
     for sigma in (1, 5, 12):
-        sgd = quadratic_growth(12, sigma, 2.0, **common)
+        sgd = quadratic_growth(12, sigma, 2.0, runs=quiet, **common)
         for noise in (0.0, 1e-90):
-            noisy = quadratic_growth(12, sigma, 2.0, optimizer="random_perturbation", noise=noise, **common)
+            runs = evolve(quiet, noise=noise)
+            noisy = quadratic_growth(12, sigma, 2.0, optimizer="random_perturbation", runs=runs, **common)
             np.testing.assert_allclose(noisy, sgd, rtol=1e-10)
-    killed = {**common, "lr": 0.5, "optimizer": "random_perturbation", "noise": 0.0}
-    assert (quadratic_growth(12, 4, 2.0, **killed) < -1e100).all()
+    killed = quadratic_growth(12, 4, 2.0, lr=0.5, batch_size=3, optimizer="random_perturbation", runs=quiet)
+    assert (killed < -1e100).all()
 
 
 @pytest.mark.parametrize("r", [0.3, 1.0, 1.7, 0.0])
@@ -185,7 +192,7 @@ def test_the_variance_of_a_coordinate_is_a_geometric_sum(r):
 def test_the_global_random_state_is_left_alone():
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     quadratic_growth(12, 3, 2.0, lr=0.5, batch_size=3)
-    simulate(SETS["dense"], lr=0.1, batch_size=2, steps=2)
+    simulate(SETS["dense"], lr=0.1, batch_size=2, runs=Runs(steps=2))
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
 
 
@@ -202,10 +209,8 @@ def test_the_global_random_state_is_left_alone():
         ({"optimizer": "sgd", "ascent": 0.1}, "ascent has no meaning for 'sgd'"),
         ({"optimizer": "sam", "rho": 0.1}, "rho has no meaning for 'sam'; give 'normalized_sam'"),
         ({"ascent_on": "half"}, "no ascent is called 'half'"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"record": [2]}, "record must be at most 1, the number of steps, got 2"),
         ({"start": np.ones(2)}, r"start must be finite and have shape \(3,\) or \(1, 10, 3\), got \(2,\)"),
-        ({"noise": -1.0}, "noise must be at least 0, got -1.0"),
         ({"hessians": []}, "hessians is empty; give at least one set"),
         ({"hessians": [SETS["rank_one"], SETS["factors"]]}, "cells with 5 factors Hessians and with others cannot run"),
         (
@@ -215,6 +220,6 @@ def test_the_global_random_state_is_left_alone():
     ],
 )
 def test_refusals(change, message):
-    options = {"hessians": SETS["dense"], "lr": 0.1, "batch_size": 2, "steps": 1, **change}
+    options = {"hessians": SETS["dense"], "lr": 0.1, "batch_size": 2, "runs": Runs(steps=1), **change}
     with pytest.raises(EvenlyError, match=message):
         simulate(options.pop("hessians"), **options)

@@ -11,6 +11,7 @@ import pytest
 from evenly.errors import EvenlyError
 from evenly.theory.stability import (
     Hessians,
+    Runs,
     mean_square_ascent,
     mean_square_batch_size,
     mean_square_growth,
@@ -145,7 +146,7 @@ def test_the_mean_square_of_runs_grows_as_predicted():
     """Few steps and many repeats: the mean of ||w||^2 over runs against E[J (x) J] applied to I."""
     draw = np.random.default_rng(5)
     hessians, lr, B, c, steps = Hessians.dense(psd(draw.standard_normal((4, 2, 2)) / 2**0.5)), 0.7, 2, 0.3, 3
-    run = simulate(hessians, lr=lr, batch_size=B, ascent=c, steps=steps, repeats=200_000)
+    run = simulate(hessians, lr=lr, batch_size=B, ascent=c, runs=Runs(steps=steps, repeats=200_000))
     H, M = hessians.mean(), np.eye(2)
     A, noise = np.eye(2) + c * H, lr**2 * (1 / B - 1 / 4) / 4
     for _ in range(steps):

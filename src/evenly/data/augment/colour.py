@@ -1,9 +1,9 @@
 """Operations on grey levels, each with a strength per example: Pillow's ImageOps and ImageEnhance in batches.
 
 Most need no more than a table from the 256 levels to new ones, (N, 1, 256) or one per channel (N, C, 256); `look_up`
-applies it. `color` and `sharpness` mix each pixel with its grey, or with its neighbours.
+applies it. "color" and "sharpness" move each pixel away from its grey, or from the mean with its neighbours.
 Every operation equals Pillow's bit for bit as torch runs it op by op. A compiler that contracts a product and a sum
-into one instruction may move levels of `brightness`, `contrast`, `color`, `sharpness` and `autocontrast` by one.
+into one instruction may move levels of brightness, contrast, color, sharpness and autocontrast by one.
 """
 
 from __future__ import annotations
@@ -14,44 +14,11 @@ from torch import Tensor
 LEVELS = 256
 
 
-def brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """Images (N, C, H, W) times factor (N,), as `ImageEnhance.Brightness`."""
-    return look_up(images, brightness_table(factor))
-
-
-def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from the mean grey by factor (N,), as `ImageEnhance.Contrast`; images are RGB or grey."""
-    return look_up(images, contrast_table(images, factor))
-
-
-def color(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from each pixel's grey by factor (N,), as `ImageEnhance.Color`; grey images stay."""
-    return mixed(grey(images), images, factor[:, None, None, None])
-
-
-def sharpness(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from the smoothed image by factor (N,), as `ImageEnhance.Sharpness`; the outermost pixels stay."""
-    return mixed(smoothed(images), images, factor[:, None, None, None])
-
-
-def posterize(images: Tensor, bits: Tensor) -> Tensor:
-    """The top bits (N,), 1 to 8, of every level, as `ImageOps.posterize`."""
-    return look_up(images, posterize_table(bits))
-
-
-def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    """Levels from threshold (N,) up inverted, as `ImageOps.solarize`."""
-    return look_up(images, solarize_table(threshold))
-
-
-def autocontrast(images: Tensor) -> Tensor:
-    """Each channel stretched from black to white, as `ImageOps.autocontrast`; a constant channel stays."""
-    return look_up(images, autocontrast_table(images))
-
-
-def equalize(images: Tensor) -> Tensor:
-    """Each channel's levels spread to equal counts, as `ImageOps.equalize`."""
-    return look_up(images, equalize_table(images))
+def enhance(name: str, images: Tensor, strength: Tensor) -> Tensor:
+    """Images (N, C, H, W), RGB or grey, under an operation of `TABLES` or `MIXTURES`, with a strength for each (N,)."""
+    if name in MIXTURES:
+        return mixed(MIXTURES[name](images), images, strength[:, None, None, None])
+    return look_up(images, TABLES[name](images, strength))
 
 
 def look_up(images: Tensor, table: Tensor) -> Tensor:
@@ -60,34 +27,34 @@ def look_up(images: Tensor, table: Tensor) -> Tensor:
     return table.expand(-1, images.shape[1], -1).gather(2, levels).view(images.shape)
 
 
-def brightness_table(factor: Tensor) -> Tensor:
-    """(N, 1, 256)."""
+def brightness_table(images: Tensor, factor: Tensor) -> Tensor:
+    """(N, 1, 256): levels times factor (N,), as `ImageEnhance.Brightness`."""
     levels = _levels(factor)
     return mixed(torch.zeros_like(levels), levels, factor[:, None, None])
 
 
 def contrast_table(images: Tensor, factor: Tensor) -> Tensor:
-    """(N, 1, 256)."""
+    """(N, 1, 256): away from the mean grey by factor (N,), as `ImageEnhance.Contrast`."""
     pixels = images.shape[2] * images.shape[3]
     total = grey(images).flatten(1).sum(1, dtype=torch.int64)
     mean = (2 * total + pixels) // (2 * pixels)  # to the nearest level, halves up
     return mixed(mean[:, None, None], _levels(factor), factor[:, None, None])
 
 
-def posterize_table(bits: Tensor) -> Tensor:
-    """(N, 1, 256)."""
+def posterize_table(images: Tensor, bits: Tensor) -> Tensor:
+    """(N, 1, 256): the top bits (N,), 1 to 8, of every level, as `ImageOps.posterize`."""
     dropped = (8 - bits.int())[:, None, None]
     return ((_levels(bits) >> dropped) << dropped).to(torch.uint8)
 
 
-def solarize_table(threshold: Tensor) -> Tensor:
-    """(N, 1, 256)."""
+def solarize_table(images: Tensor, threshold: Tensor) -> Tensor:
+    """(N, 1, 256): levels from threshold (N,) up inverted, as `ImageOps.solarize`."""
     levels = _levels(threshold)
     return torch.where(levels < threshold[:, None, None], levels, 255 - levels).to(torch.uint8)
 
 
-def autocontrast_table(images: Tensor) -> Tensor:
-    """(N, C, 256)."""
+def autocontrast_table(images: Tensor, _: Tensor) -> Tensor:
+    """(N, C, 256): each channel from black to white, as `ImageOps.autocontrast`; a constant channel stays."""
     pixels = images.flatten(2)
     low, high = pixels.amin(2, keepdim=True).double(), pixels.amax(2, keepdim=True).double()
     levels = _levels(images)
@@ -96,8 +63,8 @@ def autocontrast_table(images: Tensor) -> Tensor:
     return torch.where(high > low, stretched, levels).to(torch.uint8)
 
 
-def equalize_table(images: Tensor) -> Tensor:
-    """(N, C, 256)."""
+def equalize_table(images: Tensor, _: Tensor) -> Tensor:
+    """(N, C, 256): each channel's levels spread to equal counts, as `ImageOps.equalize`."""
     pixels = images.flatten(2).long()
     counts = torch.zeros(*pixels.shape[:2], LEVELS, dtype=torch.int32, device=images.device)
     counts = counts.scatter_add(2, pixels, torch.ones((), dtype=torch.int32, device=images.device).expand(pixels.shape))
@@ -137,3 +104,16 @@ def mixed(start: Tensor, end: Tensor, factor: Tensor) -> Tensor:
     """start + factor (end - start) in float32, cut to 0..255 and to whole levels, as `Image.blend`."""
     start = start.float()
     return (start + factor.float() * (end.float() - start)).clamp(0, 255).to(torch.uint8)
+
+
+TABLES = {
+    "brightness": brightness_table,
+    "contrast": contrast_table,
+    "posterize": posterize_table,
+    "solarize": solarize_table,
+    "autocontrast": autocontrast_table,
+    "equalize": equalize_table,
+}
+"""From images and strengths to tables of levels; the last two have no strength."""
+MIXTURES = {"color": grey, "sharpness": smoothed}
+"""What a factor moves pixels away from, as in `ImageEnhance.Color` and `ImageEnhance.Sharpness`."""

@@ -64,23 +64,21 @@ def apply(images: Tensor, operation: Tensor, level: Tensor, sign: Tensor, *, at_
     return (_at_once if at_once else _in_parts)(images, operation, level, sign)
 
 
+def _strengths(level: Tensor, sign: Tensor) -> dict[str, Tensor]:
+    """The strength (N,) of each operation that moves no pixels; "autocontrast" and "equalize" do not use theirs."""
+    factor = 1.0 + (sign * level).double() * 0.99 / TOP
+    bits, threshold = 8 - (level * 6 + 15) // TOP, 255 - level * 8.5
+    return dict.fromkeys((*colour.TABLES, *colour.MIXTURES), factor) | {"posterize": bits, "solarize": threshold}
+
+
 def _in_parts(images: Tensor, operation: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     done = images.clone()
-    strengths = dict.fromkeys(ENHANCEMENTS, _factor(level, sign))
-    strengths |= {"posterize": _bits(level), "solarize": _threshold(level)}
-
-    def drew(*names: str) -> Tensor:
-        return _drew(operation, *names).nonzero()[:, 0]
-
-    if len(rows := drew(*MOVES)):
+    if len(rows := _drew(operation, *MOVES).nonzero()[:, 0]):
         maps = matrices(operation[rows], level[rows], sign[rows], *images.shape[2:])
         done[rows] = affine(images[rows], maps)
-    for name, strength in strengths.items():
-        if len(rows := drew(name)):
-            done[rows] = getattr(colour, name)(images[rows], strength[rows])
-    for name in ("autocontrast", "equalize"):
-        if len(rows := drew(name)):
-            done[rows] = getattr(colour, name)(images[rows])
+    for name, strength in _strengths(level, sign).items():
+        if len(rows := _drew(operation, name).nonzero()[:, 0]):
+            done[rows] = colour.enhance(name, images[rows], strength[rows])
     return done
 
 
@@ -89,20 +87,15 @@ def _at_once(images: Tensor, operation: Tensor, level: Tensor, sign: Tensor) -> 
         return _drew(operation, *names)[:, None, None]
 
     moved = affine(images, matrices(operation, level, sign, *images.shape[2:]))
-
-    factor = _factor(level, sign)
-    table = torch.where(drew("brightness"), colour.brightness_table(factor), colour.contrast_table(images, factor))
-    table = torch.where(drew("posterize"), colour.posterize_table(_bits(level)), table)
-    table = torch.where(drew("solarize"), colour.solarize_table(_threshold(level)), table)
-    table = torch.where(drew("autocontrast"), colour.autocontrast_table(images), table)
-    table = torch.where(drew("equalize"), colour.equalize_table(images), table)
+    strengths = _strengths(level, sign)
+    table = colour.brightness_table(images, strengths["brightness"])
+    for name, table_of in colour.TABLES.items():
+        if name != "brightness":
+            table = torch.where(drew(name), table_of(images, strengths[name]), table)
     tabled = colour.look_up(images, table)
-
     start = torch.where(drew("color")[..., None], colour.grey(images), colour.smoothed(images))
-    mixed = colour.mixed(start, images, factor[:, None, None, None])
-
-    by_table = drew("brightness", "contrast", "posterize", "solarize", "autocontrast", "equalize")[..., None]
-    by_mixing = drew("color", "sharpness")[..., None]
+    mixed = colour.mixed(start, images, strengths["color"][:, None, None, None])
+    by_table, by_mixing = (drew(*names)[..., None] for names in (colour.TABLES, colour.MIXTURES))
     return torch.where(by_table, tabled, torch.where(by_mixing, mixed, moved))
 
 
@@ -111,18 +104,6 @@ def _drew(operation: Tensor, *names: str) -> Tensor:
     for name in names[1:]:
         hit = hit | (operation == OPERATIONS.index(name))
     return hit
-
-
-def _factor(level: Tensor, sign: Tensor) -> Tensor:
-    return 1.0 + (sign * level).double() * 0.99 / TOP
-
-
-def _bits(level: Tensor) -> Tensor:
-    return 8 - (level * 6 + 15) // TOP
-
-
-def _threshold(level: Tensor) -> Tensor:
-    return 255 - level * 8.5
 
 
 def matrices(operation: Tensor, level: Tensor, sign: Tensor, height: int, width: int) -> Tensor:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from evenly.data.images.cache import Kept, Pixels, kept
+from evenly.data.images.cache import DecodedFiles, Pixels, load_or_decode
 from evenly.data.images.decoding import Decoded, Squeezed, as_json, squeezed
 from evenly.data.images.parts import Images, Integers
 from evenly.errors import EvenlyError
@@ -36,12 +36,12 @@ def cifar10_atlases(folder: Path) -> tuple[Images, Images]:
 def _tiles(folder: Path, part: str, files: Sequence[str]) -> Pixels:
     """The tiles of several atlases, one after the other."""
 
-    def read() -> Kept:
+    def read() -> DecodedFiles:
         with ThreadPoolExecutor() as pool:  # Pillow decodes outside the interpreter's lock
             tiles = np.concatenate(list(pool.map(read_atlas, [folder / file for file in files])))
-        return Kept(tiles.shape, tiles)
+        return DecodedFiles(tiles.shape, tiles)
 
-    cached = kept(folder, files, {"atlases": part, "tile": TILE}, read)
+    cached = load_or_decode(folder, files, {"atlases": part, "tile": TILE}, read)
     assert cached.array is not None  # there is no bound on memory
     return cached.array
 
@@ -75,7 +75,7 @@ def decode_atlases(
         counts: for each atlas the number of its images, which come before empty tiles, and the side of its tiles.
     """
 
-    def read() -> Kept:
+    def read() -> DecodedFiles:
         parts = []
         for file, (n, tile) in zip(files, counts, strict=True):
             tiles = read_atlas(folder / file, tile)
@@ -83,9 +83,9 @@ def decode_atlases(
                 raise EvenlyError(f"{folder / file} has {len(tiles)} tiles for {n} images; get it again")
             parts.append(_resized(tiles[:n], size))
         array = np.concatenate(parts)
-        return Kept(array.shape, array)
+        return DecodedFiles(array.shape, array)
 
-    cached = kept(folder, files, {"atlases": [list(each) for each in counts], "size": as_json(size)}, read)
+    cached = load_or_decode(folder, files, {"atlases": [list(each) for each in counts], "size": as_json(size)}, read)
     assert cached.array is not None  # there is no bound on memory
     labels = [
         _labels(folder / f"{Path(file).stem}_labels.npy", n, classes)

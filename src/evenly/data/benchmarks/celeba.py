@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.places import Folder, find_layout
 from evenly.data.benchmarks.rows import SPLITS, files_in, read_spaced, translated
-from evenly.data.images.decoding import Decoded, Squeezed, decode_zip
+from evenly.data.images.decoding import MEMORY, Decoded, Reading, Squeezed, decode_zip
 from evenly.data.images.listing import Listing, assembled
 from evenly.data.images.parts import GROUPED, ImageData, Integers, ranks
 from evenly.data.metadata import read_rows
@@ -31,11 +31,11 @@ _LAYOUTS = {
 
 
 def celeba(
-    folder: str | Path | None = None,
+    folder: Folder = None,
     label: str = "Blond_Hair",
     attribute: str = "Male",
     size: int | None = 64,
-    memory: float = 4.0,
+    memory: float = MEMORY,
     seed: int = 0,
 ) -> ImageData:
     """CelebA, uint8 (N, 3, size, size), groups (label, attribute), from `folder` or EVENLY_DATA/celeba (celeba10k).
@@ -69,11 +69,9 @@ def celeba(
         Listing(root, files, columns[label], classes, splits, {attribute: columns[attribute]}, {attribute: values}),
         name="celeba",
         about=f"CelebA: photographs of faces, {_readable(label)} or not; groups by {_readable(attribute)} or not.",
-        size=target_size,
-        memory=memory,
+        reading=Reading(size=target_size, channels=3, memory=memory),
         seed=seed,
         groups=f"label,{attribute}",
-        channels=3,
         recipe=GROUPED | {"augment": "none", "epochs": 20, "select": "worst-group"},
         decoded=decoded,
     )

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from evenly.data.benchmarks.atlases import cifar10_atlases
-from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.places import Folder, find_layout
 from evenly.data.images.parts import PHOTOGRAPHS, ImageData, Images, Integers, benchmark
 from evenly.errors import EvenlyError
 
@@ -36,9 +36,7 @@ _LAYOUTS_100 = {
 }
 
 
-def cifar10(
-    folder: str | Path | None = None, validation: float = 0.0, n: int | None = None, seed: int = 0
-) -> ImageData:
+def cifar10(folder: Folder = None, validation: float = 0.0, n: int | None = None, seed: int = 0) -> ImageData:
     """CIFAR-10, uint8 (N, 3, 32, 32), from `folder` or EVENLY_DATA/cifar10.
 
     Args:
@@ -61,9 +59,7 @@ def cifar10(
     )
 
 
-def cifar100(
-    folder: str | Path | None = None, validation: float = 0.0, n: int | None = None, seed: int = 0
-) -> ImageData:
+def cifar100(folder: Folder = None, validation: float = 0.0, n: int | None = None, seed: int = 0) -> ImageData:
     """CIFAR-100, uint8 (N, 3, 32, 32), from `folder` or EVENLY_DATA/cifar100; attribute "superclass" (20 values).
 
     The arguments are those of `cifar10`.

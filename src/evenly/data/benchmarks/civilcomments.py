@@ -9,15 +9,13 @@ shows a few comments over and over. For a comparison with what they print give t
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
-from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.places import Folder, find_layout
 from evenly.data.images.parts import Integers
-from evenly.data.metadata import grouped, read_rows, splits_in
+from evenly.data.metadata import grouped, in_splits, read_rows, splits_in
 from evenly.data.preprocessing import TextPreprocessing
-from evenly.data.tables import TableData, in_splits
+from evenly.data.tables import TableData, text_rows
 from evenly.errors import EvenlyError
 
 FILE = "all_data_with_identities.csv"
@@ -27,7 +25,7 @@ PDE = {"warmup_epochs": 15, "every": 2, "add": 300, "cap": 150}
 """Table 8 and App. C of Deng et al. (2023)."""
 
 
-def civilcomments(folder: str | Path | None = None, seed: int = 0) -> TableData:
+def civilcomments(folder: Folder = None, seed: int = 0) -> TableData:
     """CivilComments-WILDS, texts, 16 overlapping and 512 distinct groups, from `folder` or EVENLY_DATA/civilcomments.
 
     The splits are the official ones; nothing depends on the seed. The attributes are the eight identities.
@@ -55,7 +53,7 @@ def civilcomments(folder: str | Path | None = None, seed: int = 0) -> TableData:
         f"label,{'+'.join(IDENTITIES)}", labels, CLASSES, attributes, {name: ("0", "1") for name in IDENTITIES}
     )
     return TableData(
-        **in_splits(texts, labels, attributes, groups, splits),
+        **in_splits(text_rows(texts), labels, attributes, groups, splits),
         name="civilcomments",
         about="CivilComments-WILDS: online comments, toxic or not, by the identities that they mention.",
         class_names=CLASSES,

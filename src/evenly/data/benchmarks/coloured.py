@@ -7,26 +7,28 @@ the digit can. In the test set it mostly predicts the opposite.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from evenly.data.benchmarks.idx import mnist
-from evenly.data.contract import Split
+from evenly.data.benchmarks.places import Folder
+from evenly.data.contract import Share, Split
 from evenly.data.images.parts import FEW_STROKES, ImageData, Integers, ranks
-from evenly.errors import EvenlyError
+from evenly.errors import SettingError
+from evenly.settings import checks_options
 
 CLASS_NAMES = ("0-4", "5-9")
 COLOURS = ("green", "red")
 
 
+@checks_options
 def coloured_mnist(
-    folder: str | Path | None = None,
+    folder: Folder = None,
     correlations: Sequence[float] = (0.9, 0.8),
-    test_correlation: float = 0.1,
-    noise: float = 0.25,
+    test_correlation: Share = 0.1,
+    noise: Share = 0.25,
     validation: float = 1 / 6,
     n: int | None = None,
     seed: int = 0,
@@ -45,15 +47,9 @@ def coloured_mnist(
         noise: the share of labels that are flipped, in all splits.
         validation, n: as in `mnist`.
     """
-    for name, share in (
-        *(("correlations", share) for share in correlations),
-        ("test_correlation", test_correlation),
-        ("noise", noise),
-    ):
-        if not 0 <= share <= 1:
-            raise EvenlyError(f"{name} must be a share from 0 to 1, got {share}")
-    if not len(correlations):
-        raise EvenlyError("correlations must not be empty; give a number for each training environment, e.g. 0.9, 0.8")
+    if not len(correlations) or not all(0 <= share <= 1 for share in correlations):
+        requirement = "a share from 0 to 1 for each training environment, e.g. 0.9, 0.8"
+        raise SettingError("correlations", correlations, requirement)
     digits = mnist(folder, validation=validation, n=n, seed=seed)
     agreement = np.array([*correlations, test_correlation])
     splits: dict[str, Any] = {}

@@ -24,10 +24,12 @@ from torch.nn import functional as F
 
 from evenly.data.benchmarks.cifar import CIFAR10_CLASSES, cifar10
 from evenly.data.benchmarks.idx import FASHION_CLASSES, fashion_mnist, mnist
-from evenly.data.contract import Split
+from evenly.data.benchmarks.places import Folder
+from evenly.data.contract import Share, Split
 from evenly.data.images.parts import FEW_STROKES, ImageData, Integers, share_of
 from evenly.errors import EvenlyError
 from evenly.randomness import derive
+from evenly.settings import checks_options
 
 SIDE = 32
 RECIPE = FEW_STROKES | {
@@ -40,12 +42,9 @@ own mean, over the training images.
 """
 
 
+@checks_options
 def cifar_mnist(
-    folder: str | Path | None = None,
-    correlation: float = 1.0,
-    validation: float = 0.1,
-    n: int | None = None,
-    seed: int = 0,
+    folder: Folder = None, correlation: Share = 1.0, validation: float = 0.1, n: int | None = None, seed: int = 0
 ) -> ImageData:
     """A CIFAR-10 airplane or automobile below an MNIST 0 or 1, uint8 (N, 3, 64, 32); attributes "cifar", "mnist".
 
@@ -61,12 +60,9 @@ def cifar_mnist(
     return _joined("cifar-mnist", ("cifar", CIFAR10_CLASSES[:2]), folder, correlation, validation, n, seed)
 
 
+@checks_options
 def fashion_mnist_mnist(
-    folder: str | Path | None = None,
-    correlation: float = 1.0,
-    validation: float = 0.1,
-    n: int | None = None,
-    seed: int = 0,
+    folder: Folder = None, correlation: Share = 1.0, validation: float = 0.1, n: int | None = None, seed: int = 0
 ) -> ImageData:
     """Fashion-MNIST's first five classes below an MNIST 0 to 4, uint8 (N, 3, 64, 32); attributes "fashion", "mnist".
 
@@ -79,15 +75,13 @@ def fashion_mnist_mnist(
 def _joined(
     name: str,
     hard: tuple[str, Sequence[str]],
-    folder: str | Path | None,
+    folder: Folder,
     correlation: float,
     validation: float,
     n: int | None,
     seed: int,
 ) -> ImageData:
     feature, classes = hard
-    if not 0 <= correlation <= 1:
-        raise EvenlyError(f"correlation must be a share from 0 to 1, got {correlation}")
     if n is not None and n < len(classes):
         raise EvenlyError(f"n must be at least {len(classes)}, one image for each class, got {n}")
     source, read = ("cifar10", cifar10) if feature == "cifar" else ("fashion-mnist", fashion_mnist)

@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from evenly.data.benchmarks.atlases import decode_atlases
-from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.places import Folder, find_layout
 from evenly.data.contract import Data, Split
-from evenly.data.images.decoding import Decoded, Squeezed
+from evenly.data.images.decoding import MEMORY, Decoded, Reading, Squeezed
 from evenly.data.images.folders import folders_in, images_in
 from evenly.data.images.listing import Listing, assembled
 from evenly.data.images.parts import GROUPED, ImageData, held_out, share_of
@@ -37,11 +37,11 @@ VLCS = ("Caltech101", "LabelMe", "SUN09", "VOC2007")
 
 
 def pacs(
-    folder: str | Path | None = None,
+    folder: Folder = None,
     target: str = "sketch",
     validation: float = 0.2,
     size: int = 128,
-    memory: float = 4.0,
+    memory: float = MEMORY,
     seed: int = 0,
 ) -> ImageData:
     """PACS, 7 classes in 4 domains, uint8 (N, 3, size, size), from `folder` or EVENLY_DATA/pacs (pacs128).
@@ -69,11 +69,11 @@ def pacs(
 
 
 def office_home(
-    folder: str | Path | None = None,
+    folder: Folder = None,
     target: str = "Clipart",
     validation: float = 0.2,
     size: int = 128,
-    memory: float = 4.0,
+    memory: float = MEMORY,
     seed: int = 0,
 ) -> ImageData:
     """OfficeHome, 65 classes in 4 domains, uint8 (N, 3, size, size), from `folder` or EVENLY_DATA/office-home.
@@ -88,11 +88,11 @@ def office_home(
 
 
 def vlcs(
-    folder: str | Path | None = None,
+    folder: Folder = None,
     target: str = "VOC2007",
     validation: float = 0.2,
     size: int = 128,
-    memory: float = 4.0,
+    memory: float = MEMORY,
     seed: int = 0,
 ) -> ImageData:
     """VLCS, 5 classes in 4 domains, uint8 (N, 3, size, size), from `folder` or EVENLY_DATA/vlcs.
@@ -144,12 +144,10 @@ def _left_out(
         listing,
         name=name,
         about=f"{about} Tested on {target}, which is left out of training.",
-        size=Squeezed(size, size),
+        reading=Reading(size=Squeezed(size, size), channels=3, memory=memory),
         validation=validation,
-        memory=memory,
         seed=seed,
         groups="domain",
-        channels=3,
         recipe=GROUPED | {"augment": "basic", "epochs": 20},
         decoded=decoded,
     )

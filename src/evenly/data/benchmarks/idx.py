@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 import numpy as np
 import torch
 
-from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.places import Folder, find_layout
 from evenly.data.images.parts import FEW_STROKES, ImageData, Images, benchmark
 from evenly.errors import EvenlyError
 
@@ -28,7 +28,7 @@ _LAYOUTS = {".gz": ("", tuple(f"{file}.gz" for file in _FILES)), "": ("", _FILES
 MOST_BYTES = 1 << 32
 
 
-def mnist(folder: str | Path | None = None, validation: float = 0.0, n: int | None = None, seed: int = 0) -> ImageData:
+def mnist(folder: Folder = None, validation: float = 0.0, n: int | None = None, seed: int = 0) -> ImageData:
     """MNIST, uint8 (N, 1, 28, 28), 60,000 training and 10,000 test images, from `folder` or EVENLY_DATA/mnist.
 
     Args:
@@ -39,9 +39,7 @@ def mnist(folder: str | Path | None = None, validation: float = 0.0, n: int | No
     return _read("mnist", about, [str(digit) for digit in range(10)], folder, validation, n, seed)
 
 
-def fashion_mnist(
-    folder: str | Path | None = None, validation: float = 0.0, n: int | None = None, seed: int = 0
-) -> ImageData:
+def fashion_mnist(folder: Folder = None, validation: float = 0.0, n: int | None = None, seed: int = 0) -> ImageData:
     """Fashion-MNIST, uint8 (N, 1, 28, 28), as MNIST, from `folder` or EVENLY_DATA/fashion-mnist.
 
     The arguments are those of `mnist`.
@@ -51,7 +49,7 @@ def fashion_mnist(
 
 
 def _read(
-    name: str, about: str, classes: Any, folder: str | Path | None, validation: float, n: int | None, seed: int
+    name: str, about: str, classes: Any, folder: Folder, validation: float, n: int | None, seed: int
 ) -> ImageData:
     packed, place = find_layout(name, folder, _LAYOUTS)
     train, test = (_images(place, part, packed) for part in ("train", "t10k"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evenly.errors import EvenlyError
 
+Folder = str | Path | None
 VARIABLE = "EVENLY_DATA"  # a folder that holds one folder for each data set
 
 PUBLISHERS = {
@@ -22,7 +23,7 @@ PUBLISHERS = {
 """For data sets that evenly does not download: which files are needed, and where they are described."""
 
 
-def place_of(name: str, folder: str | Path | None) -> Path:
+def place_of(name: str, folder: Folder) -> Path:
     """The given folder, or the one of this name in the folder that EVENLY_DATA names."""
     if folder is not None:
         return Path(folder)
@@ -35,7 +36,7 @@ def place_of(name: str, folder: str | Path | None) -> Path:
 
 
 def find_layout(
-    name: str, folder: str | Path | None, layouts: Mapping[str, tuple[str, Sequence[str]]], other: str | None = None
+    name: str, folder: Folder, layouts: Mapping[str, tuple[str, Sequence[str]]], other: str | None = None
 ) -> tuple[str, Path]:
     """Which layout a data set has, and in which folder, links followed.
 

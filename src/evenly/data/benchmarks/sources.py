@@ -13,7 +13,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from evenly.data.benchmarks.places import place_of
+from evenly.data.benchmarks.places import Folder, place_of
 from evenly.data.images.cache import whole_file
 from evenly.errors import EvenlyError, unknown
 
@@ -58,7 +58,7 @@ SOURCES: dict[str, tuple[Source, ...]] = {
 }
 
 
-def download(name: str, folder: str | Path | None = None) -> Path:
+def download(name: str, folder: Folder = None) -> Path:
     """Download a data set and unpack it into `folder` (or EVENLY_DATA/name), which appears only when it is complete.
 
     Args:

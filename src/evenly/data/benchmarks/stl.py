@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.places import Folder, find_layout
 from evenly.data.images.parts import PHOTOGRAPHS, ImageData, Images, benchmark
 from evenly.errors import EvenlyError
 
@@ -16,7 +16,7 @@ SHAPE = (3, 96, 96)
 _FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 
 
-def stl10(folder: str | Path | None = None, validation: float = 0.0, n: int | None = None, seed: int = 0) -> ImageData:
+def stl10(folder: Folder = None, validation: float = 0.0, n: int | None = None, seed: int = 0) -> ImageData:
     """STL-10's labelled images, uint8 (N, 3, 96, 96), from `folder` or EVENLY_DATA/stl10.
 
     Args:

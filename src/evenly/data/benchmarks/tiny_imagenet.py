@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from evenly.data.benchmarks.places import find_layout
-from evenly.data.images.folders import MEMORY, images_in
+from evenly.data.benchmarks.places import Folder, find_layout
+from evenly.data.images.decoding import MEMORY, Reading
+from evenly.data.images.folders import images_in
 from evenly.data.images.listing import Listing, assembled, inside
 from evenly.data.images.parts import PHOTOGRAPHS, ImageData
 from evenly.errors import EvenlyError
 
 
-def tiny_imagenet(
-    folder: str | Path | None = None, validation: float = 0.0, memory: float = MEMORY, seed: int = 0
-) -> ImageData:
+def tiny_imagenet(folder: Folder = None, validation: float = 0.0, memory: float = MEMORY, seed: int = 0) -> ImageData:
     """Tiny-ImageNet, uint8 (N, 3, 64, 64), 200 classes by WordNet number, from `folder` or EVENLY_DATA/tiny-imagenet.
 
     The labels of its test set are not public: as in the papers, its 10,000 validation images are the test set here.
@@ -40,15 +39,9 @@ def tiny_imagenet(
         np.array(["train"] * len(train) + ["test"] * len(test)),
     )
     about = "Tiny-ImageNet: ImageNet photographs of 64 x 64 in 200 classes; its validation images are the test set."
+    reading, name = Reading(channels=3, memory=memory), "tiny-imagenet"
     return assembled(
-        listing,
-        name="tiny-imagenet",
-        about=about,
-        memory=memory,
-        seed=seed,
-        validation=validation,
-        channels=3,
-        recipe=PHOTOGRAPHS,
+        listing, name=name, about=about, reading=reading, seed=seed, validation=validation, recipe=PHOTOGRAPHS
     )
 
 

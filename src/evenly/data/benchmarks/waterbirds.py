@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from evenly.data.benchmarks.places import find_layout
+from evenly.data.benchmarks.places import Folder, find_layout
 from evenly.data.benchmarks.rows import SPLITS, YES_OR_NO, files_in, translated
-from evenly.data.images.decoding import Squeezed
+from evenly.data.images.decoding import MEMORY, Reading, Squeezed
 from evenly.data.images.listing import Listing, assembled
 from evenly.data.images.parts import GROUPED, ImageData
 from evenly.data.metadata import read_rows
@@ -22,7 +20,7 @@ _LAYOUTS = {
 }
 
 
-def waterbirds(folder: str | Path | None = None, size: int = 224, memory: float = 4.0, seed: int = 0) -> ImageData:
+def waterbirds(folder: Folder = None, size: int = 224, memory: float = MEMORY, seed: int = 0) -> ImageData:
     """Waterbirds, uint8 (N, 3, size, size), four groups (bird, background), from `folder` or EVENLY_DATA/waterbirds.
 
     Images are resized to 256/224 of `size` and their middle is cut out, as is customary. The splits are the official
@@ -52,11 +50,9 @@ def waterbirds(folder: str | Path | None = None, size: int = 224, memory: float 
         listing,
         name="waterbirds",
         about=about,
-        size=Squeezed(size, round(size * 256 / 224)),
-        memory=memory,
+        reading=Reading(size=Squeezed(size, round(size * 256 / 224)), channels=3, memory=memory),
         seed=seed,
         groups="label,place",
-        channels=3,
         recipe=GROUPED | {"augment": "basic", "epochs": 100, "select": "worst-group"},
     )
     data.group_names = [f"{bird} on {where}" for bird in CLASSES for where in PLACES]

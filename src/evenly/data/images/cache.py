@@ -35,8 +35,8 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass
-class Kept:
-    """What came of a list of files.
+class DecodedFiles:
+    """The images of a list of files.
 
     Args:
         shape: (N, C, H, W) of all images that could be read.
@@ -49,31 +49,31 @@ class Kept:
     bad: dict[int, str] = field(default_factory=dict)
 
 
-def kept(
+def load_or_decode(
     root: Path,
     files: Sequence[str],
     how: Mapping[str, Any],
-    make: Callable[[], Kept],
+    make: Callable[[], DecodedFiles],
     memory: float = math.inf,
-    mended: Callable[[int], bool] = lambda i: False,
-) -> Kept:
+    repaired: Callable[[int], bool] = lambda i: False,
+) -> DecodedFiles:
     """The array of these files: from the cache where it is theirs and whole, else made and put there.
 
     Args:
         root: the folder that the names in `files` start from, and that the cache lies in.
-        how: what else decides the array, as JSON; an array of its own is kept for each.
+        how: what else decides the array, as JSON; there is an array for each.
         make: decodes the files.
         memory: GiB that the array may take; a larger one is not read.
-        mended: whether file i, which could not be read, can be now; rights change without the file.
+        repaired: whether file i, which could not be read, can be now; rights change without the file.
     """
     manifest = {"version": VERSION, "how": dict(how), "files": [[file, *_stat(root / file)] for file in files]}
     places = _places(root, how)
     for place in places:
-        if (known := _read(place, manifest, memory)) is not None and not any(map(mended, known.bad)):
-            return known
-    made = make()
-    _write(places, manifest, made)
-    return made
+        if (stored := _read(place, manifest, memory)) is not None and not any(map(repaired, stored.bad)):
+            return stored
+    decoded = make()
+    _write(places, manifest, decoded)
+    return decoded
 
 
 def _stat(path: Path) -> tuple[int, int]:
@@ -100,7 +100,7 @@ def _places(root: Path, how: Mapping[str, Any]) -> list[Path]:
     return places
 
 
-def _read(place: Path, manifest: Mapping[str, Any], memory: float) -> Kept | None:
+def _read(place: Path, manifest: Mapping[str, Any], memory: float) -> DecodedFiles | None:
     """What the cache holds, or None where it is absent, damaged, or of other files than these."""
     try:
         content = json.loads(place.read_bytes())
@@ -112,12 +112,12 @@ def _read(place: Path, manifest: Mapping[str, Any], memory: float) -> Kept | Non
         count, channels, height, width = (int(side) for side in content["shape"])
         shape = (count, channels, height, width)
         if math.prod(shape) > memory * GIB:
-            return Kept(shape, None, bad)
+            return DecodedFiles(shape, None, bad)
         array: Pixels = np.load(place.with_suffix(".npy"), mmap_mode="c", allow_pickle=False)
         whole = array.dtype == np.uint8 and array.shape == shape and array.flags.c_contiguous
         if not whole or zlib.crc32(array.data) != content["crc32"]:
             return None
-        return Kept(shape, np.asarray(array), bad)
+        return DecodedFiles(shape, np.asarray(array), bad)
     except Exception:  # a damaged file can raise anything
         return None
 
@@ -127,9 +127,9 @@ def _checksum(shape: Any, bad: Any) -> int:
     return zlib.crc32(json.dumps([shape, bad]).encode())
 
 
-def _write(places: Sequence[Path], manifest: Mapping[str, Any], made: Kept) -> None:
-    """Write the array and then its manifest in the first place that takes them; without one nothing is kept."""
-    array, shape, bad = made.array, list(made.shape), [list(item) for item in made.bad.items()]
+def _write(places: Sequence[Path], manifest: Mapping[str, Any], decoded: DecodedFiles) -> None:
+    """Write the array and then its manifest in the first place that takes them; without one nothing is cached."""
+    array, shape, bad = decoded.array, list(decoded.shape), [list(item) for item in decoded.bad.items()]
     crc32 = None if array is None else zlib.crc32(array.data)
     content = {**manifest, "shape": shape, "bad": bad, "checksum": _checksum(shape, bad), "crc32": crc32}
     for place in places:

@@ -1,4 +1,4 @@
-"""Image files decoded once into one uint8 array, kept in a cache that is checked against the files (`cache`).
+"""Image files decoded once into one uint8 array, in a cache that is checked against the files (`cache`).
 
 Images too many for memory are decoded one by one, as they are asked for.
 
@@ -16,7 +16,7 @@ import os
 import stat
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,12 +25,13 @@ from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from attrs import frozen
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from evenly.data.images.cache import GIB, Kept, Pixels, kept
+from evenly.data.images.cache import GIB, DecodedFiles, Pixels, load_or_decode
 from evenly.data.images.parts import Integers, rows
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, SettingError
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # none of these starts another program
 GRAY = ("L", "LA", "La", "1", "I", "I;16", "I;16L", "I;16B", "I;16N")
+
+MEMORY = 4.0
+"""GiB of pixels up to which images are held in memory."""
 
 Header = tuple[int, int, bool]  # width and height as seen upright, whether gray
 Seen = TypeVar("Seen")
@@ -78,7 +82,7 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
             pixels = _attempt(lambda: _decode(self.root / self.files[i], self.shape[0], self.size))
         if isinstance(pixels, str) or pixels.shape != self.shape:
             why = pixels if isinstance(pixels, str) else f"now {pixels.shape}, was {self.shape}"
-            raise EvenlyError(f"image {self.root / self.files[i]} cannot be read ({why}); mend it or remove it")
+            raise EvenlyError(f"image {self.root / self.files[i]} cannot be read ({why}); replace it or remove it")
         return torch.from_numpy(pixels), int(self.targets[i])
 
     def fingerprint(self) -> str:
@@ -99,10 +103,10 @@ MOST_BYTES = 1 << 28
 
 @dataclass
 class Decoded:
-    """What became of a list of files: which were read, as one array in memory or one by one, and which were not.
+    """A list of files: those that can be read, as one array in memory or one by one, and those that cannot.
 
     Args:
-        kept: (M,) indices into the list of files, in its order.
+        readable: (M,) indices into the list of files, in its order.
         shape: (C, H, W) of every image.
         pixels: (M, C, H, W) uint8, or None where images stay on disk.
         bad: names and causes of the files that could not be read.
@@ -110,76 +114,83 @@ class Decoded:
 
     root: Path
     files: Sequence[str]
-    kept: Integers
+    readable: Integers
     shape: tuple[int, int, int]
     size: Size
     pixels: Tensor | None
     bad: list[tuple[str, str]] = field(default_factory=list)
 
     def part(self, index: Integers, labels: Integers) -> Tensor | ImageFiles:
-        """The images at these places among those kept."""
+        """The images at these places among the readable ones."""
         if self.pixels is not None:
             return rows(self.pixels, index)
-        return ImageFiles(self.root, [self.files[i] for i in self.kept[index]], labels, self.shape, self.size)
+        return ImageFiles(self.root, [self.files[i] for i in self.readable[index]], labels, self.shape, self.size)
 
 
-def decode(
-    root: Path,
-    files: Sequence[str],
-    *,
-    size: Size = None,
-    channels: int | None = None,
-    memory: float = 4.0,
-    skip_bad: bool = False,
-    cache: bool = True,
-) -> Decoded:
-    """Decode image files to one shape.
+@frozen(kw_only=True)
+class Reading:
+    """How image files are decoded.
 
     Args:
-        root: the folder that the names in `files` start from, and that the cache lies in.
         size: cut the middle square and bring it to `size` x `size`, or as `Squeezed` says; without it all images must
             have one size.
         channels: 1 or 3; without it 1 if all images are gray.
         memory: GiB that the array may take; beyond it images stay on disk.
         skip_bad: leave out files that cannot be read or are larger than Pillow's limit, instead of refusing them.
-        cache: keep the array on disk for the next time.
     """
-    _check_side(size)
+
+    size: Size = None
+    channels: int | None = None
+    memory: float = MEMORY
+    skip_bad: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.size is not None and (side := min(_extent(self.size))) < 1:
+            raise SettingError("size", side, "at least 1, the side of the images in pixels")
+
+
+DEFAULT = Reading()
+
+
+def decode(root: Path, files: Sequence[str], reading: Reading = DEFAULT, *, cache: bool = True) -> Decoded:
+    """Decode image files to one shape.
+
+    Args:
+        root: the folder that the names in `files` start from, and that the cache lies in.
+        cache: store the array on disk for the next time.
+    """
+    size, channels = reading.size, reading.channels
     how = {"size": as_json(size), "channels": channels}
 
-    def mended(i: int) -> bool:
+    def repaired(i: int) -> bool:
         return not isinstance(_attempt(lambda: _decode(root / files[i], channels or 3, size)), str)
 
-    def read() -> Kept:
-        return _decode_all(root, files, size, channels, memory)
+    def read() -> DecodedFiles:
+        return _decode_all(root, files, reading)
 
-    known = kept(root, files, how, read, memory, mended) if cache else read()
-    named = [(files[i], why) for i, why in known.bad.items()]
-    if named and not skip_bad:
+    images = load_or_decode(root, files, how, read, reading.memory, repaired) if cache else read()
+    named = [(files[i], why) for i, why in images.bad.items()]
+    if named and not reading.skip_bad:
         raise EvenlyError(
             f"{len(named)} of {len(files)} images in {root} cannot be read: {_listed(named)}; "
-            "mend or remove them, or leave them out with skip_bad=True"
+            "replace or remove them, or leave them out with skip_bad=True"
         )
-    good = np.array([i for i in range(len(files)) if i not in known.bad], dtype=np.int64)
-    pixels = None if known.array is None else torch.from_numpy(known.array)
-    return Decoded(root, files, good, (known.shape[1], known.shape[2], known.shape[3]), size, pixels, named)
+    good = np.array([i for i in range(len(files)) if i not in images.bad], dtype=np.int64)
+    pixels = None if images.array is None else torch.from_numpy(images.array)
+    return Decoded(root, files, good, (images.shape[1], images.shape[2], images.shape[3]), size, pixels, named)
 
 
 def decode_zip(path: Path, files: Sequence[str], *, size: Size = None) -> Decoded:
-    """Decode the image files of these names in a zip archive to one shape (3, H, W), all in memory.
-
-    Args:
-        size: as in `decode`.
-    """
-    _check_side(size)
+    """Decode the image files of these names in a zip archive to one shape (3, H, W), all in memory."""
+    Reading(size=size)  # checks it
     how = {"zip": path.name, "size": as_json(size), "files": hashlib.sha256("\n".join(files).encode()).hexdigest()}
-    known = kept(path.parent, [path.name], how, lambda: _decode_zipped(path, files, size))
-    assert known.array is not None  # there is no bound on memory
-    shape = (known.shape[1], known.shape[2], known.shape[3])
-    return Decoded(path.parent, files, np.arange(len(files)), shape, size, torch.from_numpy(known.array))
+    images = load_or_decode(path.parent, [path.name], how, lambda: _decode_zipped(path, files, size))
+    assert images.array is not None  # there is no bound on memory
+    shape = (images.shape[1], images.shape[2], images.shape[3])
+    return Decoded(path.parent, files, np.arange(len(files)), shape, size, torch.from_numpy(images.array))
 
 
-def _decode_zipped(path: Path, files: Sequence[str], size: Size) -> Kept:
+def _decode_zipped(path: Path, files: Sequence[str], size: Size) -> DecodedFiles:
     try:
         with zipfile.ZipFile(path) as archive:
             here = set(archive.namelist())
@@ -203,19 +214,17 @@ def _decode_zipped(path: Path, files: Sequence[str], size: Size) -> Kept:
             f"{arrays[strange].shape[1:]}; give size=..., the side to bring them all to"
         )
     array = np.stack(arrays)
-    return Kept(array.shape, array)
+    return DecodedFiles(array.shape, array)
 
 
-def _decode_all(root: Path, files: Sequence[str], size: Size, channels: int | None, memory: float) -> Kept:
+def _decode_all(root: Path, files: Sequence[str], reading: Reading) -> DecodedFiles:
     """The array of the files that could be read, if memory holds it, and why the others could not."""
     headers = _over(len(files), lambda i: _attempt(lambda: _header(root / files[i])))
     bad = {i: header for i, header in enumerate(headers) if isinstance(header, str)}
     good = {i: header for i, header in enumerate(headers) if not isinstance(header, str)}
     if not good:
-        named = [(files[i], why) for i, why in bad.items()]
-        raise EvenlyError(f"none of the {len(files)} images in {root} can be read: {_listed(named)}; mend them")
-    if channels is None:
-        channels = 1 if all(gray for _, _, gray in good.values()) else 3
+        raise _unreadable(root, files, bad)
+    size, channels = reading.size, reading.channels or (1 if all(gray for _, _, gray in good.values()) else 3)
     first = next(iter(good))
     height, width = good[first][1::-1] if size is None else _extent(size)
     if size is None:
@@ -226,8 +235,8 @@ def _decode_all(root: Path, files: Sequence[str], size: Size, channels: int | No
                     f"{files[i]} {header[0]} x {header[1]}; give size=..., the side to bring them all to"
                 )
     shape = (channels, height, width)
-    if len(good) * math.prod(shape) > memory * GIB:
-        return Kept((len(good), *shape), None, bad)
+    if len(good) * math.prod(shape) > reading.memory * GIB:
+        return DecodedFiles((len(good), *shape), None, bad)
     array = np.empty((len(good), *shape), dtype=np.uint8)
     members = list(good)
 
@@ -245,9 +254,13 @@ def _decode_all(root: Path, files: Sequence[str], size: Size, channels: int | No
         bad |= {members[row]: why for row, why in failed.items()}
         array = array[[row for row in range(len(members)) if row not in failed]]
         if len(array) == 0:
-            named = [(files[i], why) for i, why in sorted(bad.items())]
-            raise EvenlyError(f"none of the {len(files)} images in {root} can be read: {_listed(named)}; mend them")
-    return Kept(array.shape, array, dict(sorted(bad.items())))
+            raise _unreadable(root, files, bad)
+    return DecodedFiles(array.shape, array, dict(sorted(bad.items())))
+
+
+def _unreadable(root: Path, files: Sequence[str], bad: Mapping[int, str]) -> EvenlyError:
+    named = [(files[i], why) for i, why in sorted(bad.items())]
+    return EvenlyError(f"none of the {len(files)} images in {root} can be read: {_listed(named)}; replace them")
 
 
 def _over(count: int, work: Callable[[int], Seen]) -> list[Seen]:
@@ -363,16 +376,11 @@ def _extent(size: int | Squeezed | Fitted) -> tuple[int, int]:
     return (size.side, size.side) if isinstance(size, Squeezed) else (size, size)
 
 
-def _check_side(size: Size) -> None:
-    if size is not None and (side := min(_extent(size))) < 1:
-        raise EvenlyError(f"size {side} cannot be used; give the side of the images in pixels, 1 or more")
-
-
 def as_json(size: Size) -> int | list[int] | None:
     """A size as JSON has it."""
     return list(size) if isinstance(size, tuple) else size
 
 
 def _listed(named: Sequence[tuple[str, str]]) -> str:
-    shown = ", ".join(f"{file!r} ({why})" for file, why in named[:3])
-    return shown + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+    first = ", ".join(f"{file!r} ({why})" for file, why in named[:3])
+    return first + (f" and {len(named) - 3} more" if len(named) > 3 else "")

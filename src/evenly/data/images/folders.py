@@ -8,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from evenly.data.images.decoding import SUFFIXES
+from evenly.data.images.decoding import MEMORY, SUFFIXES, Reading
 from evenly.data.images.listing import Listing, assembled, inside
 from evenly.data.images.metadata import read_metadata
 from evenly.data.images.parts import ImageData
 from evenly.data.metadata import METADATA, SPLIT_NAMES, usual_groups
 from evenly.errors import EvenlyError
-
-MEMORY = 4.0
 
 
 def image_folder(
@@ -32,7 +30,7 @@ def image_folder(
     Class folders lie in `path`, or in `path`/train, `path`/val (or valid, validation) and `path`/test. A metadata.csv
     has columns file and label, and may have split and any attributes. Without splits 60/20/20 are drawn from the
     seed, stratified by class (and group). Every class is in every split there is. Class k is the k-th name in order.
-    Nothing outside `path` is read, also not through links. Images are decoded once and kept in a cache, see
+    Nothing outside `path` is read, also not through links. Images are decoded once and cached, see
     `evenly.data.images.cache`.
 
     Args:
@@ -43,8 +41,8 @@ def image_folder(
             without it label and attribute where there is one attribute of few values, and "none" for no groups.
         memory: GiB of pixels up to which images are held in memory; more stay on disk and are decoded on demand
             (then only their headers are checked in advance).
-        skip_bad: leave out images that cannot be read, or have more pixels than Pillow's limit; `about` tells how
-            many. Else they are refused.
+        skip_bad: leave out images that cannot be read, or have more pixels than Pillow's limit; `about` says how
+            many. Otherwise they are refused.
     """
     root = Path(os.path.realpath(path))
     if not root.is_dir():
@@ -53,11 +51,9 @@ def image_folder(
     return assembled(
         listing,
         name=root.name,
-        size=size,
+        reading=Reading(size=size, memory=memory, skip_bad=skip_bad),
         validation=validation,
         groups=usual_groups(listing.attribute_names) if groups is None else None if groups == "none" else groups,
-        memory=memory,
-        skip_bad=skip_bad,
         seed=seed,
     )
 
@@ -75,7 +71,7 @@ def _class_folders(root: Path) -> Listing:
             raise EvenlyError(
                 f"{root} has {' and '.join(parts)}, but no folder train; add it, or name the classes otherwise"
             )
-        return in_splits(root, parts)
+        return split_folders(root, parts)
     if "train" in parts.values() and len(parts) > 1:
         raise EvenlyError(
             f"{root} has folders of splits ({', '.join(parts)}) and beside them {strangers[0]!r}; move that elsewhere, "
@@ -86,7 +82,7 @@ def _class_folders(root: Path) -> Listing:
     return _listing(root, [(name, file, "") for name, file in files], folders, drawn=True)
 
 
-def in_splits(root: Path, parts: Mapping[str, str]) -> Listing:
+def split_folders(root: Path, parts: Mapping[str, str]) -> Listing:
     """The images in folders of splits, given by the folder's name, with a folder per class in each."""
     rows: list[tuple[str, str, str]] = []
     classes: set[str] = set()

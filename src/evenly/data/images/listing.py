@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from evenly.data.contract import SPLITS, Split
-from evenly.data.images.decoding import SUFFIXES, Decoded, Size, Squeezed, decode
+from evenly.data.images.decoding import SUFFIXES, Decoded, Reading, Squeezed, decode
 from evenly.data.images.parts import ImageData, Integers, own_images
-from evenly.data.metadata import divided, grouped
+from evenly.data.metadata import check_classes, divided, grouped, in_splits, strata
 from evenly.data.preprocessing import ImagePreprocessing
 from evenly.errors import EvenlyError
 
@@ -27,7 +25,7 @@ class Listing:
         root: the resolved folder; nothing outside it is read.
         files: names from the root, with forward slashes.
         labels: (N,) in 0..K-1, by `class_names`.
-        splits: (N,) names in `SPLITS`, or None where they are to be drawn.
+        splits: (N,) names of splits, or None where they are to be drawn.
         attributes: (N,) values in 0..V-1, by `attribute_names`.
     """
 
@@ -49,62 +47,42 @@ def assembled(
     listing: Listing,
     *,
     name: str,
-    about: str = "",
-    memory: float,
+    reading: Reading,
     seed: int,
-    size: Size = None,
+    about: str = "",
     validation: float | None = None,
-    group_by: str | None = None,
     groups: str | None = None,
-    skip_bad: bool = False,
-    channels: int | None = None,
     recipe: Mapping[str, Any] | None = None,
     decoded: Decoded | None = None,
 ) -> ImageData:
     """Read the files of a listing and split them; the arguments are those of `image_folder`.
 
     Args:
-        channels: 1 or 3; without it 1 if all images are gray.
         recipe: settings of `evenly.train` that suit the data; without it those of the user's own images.
         decoded: the images of the listing, where they are read already.
-        group_by: an attribute; groups are then (label, value).
     """
-    if group_by is not None:
-        groups = f"label,{group_by}"
     if groups is not None:  # refused before any image is read
         grouped(groups, listing.labels, listing.class_names, listing.attributes, listing.attribute_names)
     if decoded is None:
-        decoded = decode(listing.root, listing.files, size=size, channels=channels, memory=memory, skip_bad=skip_bad)
-    labels = listing.labels[decoded.kept]
-    attributes = {key: column[decoded.kept] for key, column in listing.attributes.items()}
-    by = None
+        decoded = decode(listing.root, listing.files, reading)
+    images, labels = decoded, listing.labels[decoded.readable]
+    attributes = {key: column[decoded.readable] for key, column in listing.attributes.items()}
+    by_group = None
     if groups is not None:
-        by = grouped(groups, labels, listing.class_names, attributes, listing.attribute_names)
-    splits = None if listing.splits is None else listing.splits[decoded.kept]
-    strata = labels if by is None else labels * len(by.names) + by.groups
-    splits = divided(strata, splits, validation, None, seed, labels)
+        by_group = grouped(groups, labels, listing.class_names, attributes, listing.attribute_names)
+    splits = None if listing.splits is None else listing.splits[decoded.readable]
+    splits = divided(strata(labels, by_group), splits, validation, None, seed, labels)
     _check_classes(listing, labels, splits, validation)
-    parts: dict[str, Any] = {}
-    for part in SPLITS:
-        index = np.flatnonzero(splits == part)
-        if len(index):
-            parts[part] = Split(
-                decoded.part(index, labels[index]),
-                labels[index],
-                None if by is None else by.groups[index],
-                {key: column[index] for key, column in attributes.items()},
-                name=part,
-                evaluation_groups=None if by is None or by.evaluation is None else by.evaluation[index],
-            )
     if decoded.bad:
         about = f"{about} {len(decoded.bad)} of {len(listing.files)} images could not be read and are left out.".strip()
+    size = reading.size
     return ImageData(
-        **parts,
+        **in_splits(lambda index: images.part(index, labels[index]), labels, attributes, by_group, splits),
         name=name,
         about=about,
         class_names=list(listing.class_names),
-        group_names=None if by is None else by.names,
-        evaluation_group_names=None if by is None else by.evaluation_names,
+        group_names=None if by_group is None else by_group.names,
+        evaluation_group_names=None if by_group is None else by_group.evaluation_names,
         attribute_names=listing.attribute_names,
         recipe=own_images(decoded.shape) if recipe is None else recipe,
         options={
@@ -113,7 +91,7 @@ def assembled(
             "validation": validation,
             "groups": groups or "none",
             "class_names": list(listing.class_names),
-            "memory": memory,
+            "memory": reading.memory,
             "skipped": len(decoded.bad),
             "seed": seed,
         },
@@ -122,28 +100,13 @@ def assembled(
 
 
 def _check_classes(listing: Listing, labels: Integers, splits: np.ndarray[Any, Any], validation: float | None) -> None:
-    """Every class is in every split there is: a number for the worst class would leave a missing one out unsaid."""
-    present = [part for part in SPLITS if part == "train" or (splits == part).any()]
-    listed = np.bincount(listing.labels, minlength=len(listing.class_names))
-    for k, class_name in enumerate(listing.class_names):
-        counts = Counter(splits[labels == k].tolist())
-        left = sum(counts.values())
-        missing = next((part for part in present if not counts[part]), None)
-        if missing is None:
-            continue
-        if left == 0:
-            why = f"none of its {listed[k]} can be read" if listed[k] else f"looked for {', '.join(SUFFIXES)}"
-            raise EvenlyError(
-                f"class {class_name!r} has no image in {listing.root} ({why}); add some, or remove the class"
-            )
-        there = ", ".join(f"{part} {counts[part]}" for part in present)
-        if listing.splits is None:
-            raise EvenlyError(
-                f"class {class_name!r} has {left} image{'s' * (left > 1)} in {listing.root}, too few for its splits "
-                f"({there}); add some, remove the class, or give the splits yourself"
-            )
-        share = "hold out another share, " if validation and missing != "test" else ""
-        raise EvenlyError(
-            f"class {class_name!r} has no image in the {missing} split of {listing.root} ({there}); "
-            f"{share}add some, or remove the class from all splits"
-        )
+    """Every class has an image, and one in every split there is."""
+    for k, name in enumerate(listing.class_names):
+        if not (labels == k).any():
+            listed = int((listing.labels == k).sum())
+            why = f"none of its {listed} can be read" if listed else f"searched for {', '.join(SUFFIXES)}"
+            raise EvenlyError(f"class {name!r} has no image in {listing.root} ({why}); add some, or remove the class")
+    ways = "add some, remove the class, or give the splits yourself"
+    if listing.splits is not None:
+        ways = f"{'hold out another share, ' if validation else ''}add some, or remove the class from all splits"
+    check_classes(listing.root, listing.class_names, labels, splits, ways)

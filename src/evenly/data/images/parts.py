@@ -83,17 +83,18 @@ def benchmark(
         n: use that many training and at most that many test images, the same share of every class.
         recipe: settings of `evenly.train` that suit it.
     """
-    kept = _limited(train.labels, n, len(class_names), seed, "train")
+    used = _limited(train.labels, n, len(class_names), seed, "train")
     share_of(validation, "validation")
-    late = held_out(train.labels[kept], validation, seed)
-    if validation and not set(train.labels[kept]) == set(train.labels[kept][late]) == set(train.labels[kept][~late]):
+    labels = train.labels[used]
+    is_held_out = held_out(labels, validation, seed)
+    if validation and not set(labels) == set(labels[is_held_out]) == set(labels[~is_held_out]):
         raise EvenlyError(
-            f"validation {validation} of {len(kept)} {name} images leaves a class without an image; "
+            f"validation {validation} of {len(used)} {name} images leaves a class without an image; "
             "hold out another share, or use more images"
         )
     return ImageData(
-        train.part(kept[~late], "train"),
-        train.part(kept[late], "validation") if validation else None,
+        train.part(used[~is_held_out], "train"),
+        train.part(used[is_held_out], "validation") if validation else None,
         test.part(_limited(test.labels, n, len(class_names), seed, "test"), "test"),
         name=name,
         about=about,
@@ -119,10 +120,10 @@ def ranks(strata: Integers, seed: int, purpose: str) -> np.ndarray[Any, np.dtype
 
 def held_out(strata: Integers, share: float, seed: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """(N,) True for a share of the examples, exact in total and to within one example in every stratum."""
-    late = np.zeros(len(strata), dtype=np.bool_)
+    is_held_out = np.zeros(len(strata), dtype=np.bool_)
     order = np.argsort(ranks(strata, seed, "validation"), kind="stable")
-    late[order[len(strata) - round(share * len(strata)) :]] = True
-    return late
+    is_held_out[order[len(strata) - round(share * len(strata)) :]] = True
+    return is_held_out
 
 
 def rows(images: Tensor, index: Integers) -> Tensor:

@@ -4,7 +4,7 @@
 >>> verdict(minimum, lr=0.5, batch_size=1).answer       # by the theorems
 'diverges'
 >>> largest_stable_lr(Hessians.rank_one(gradients), batch_size=8)   # exact, from the Hessians
->>> phase_diagram("batch_size", "sigma", lr=0.5, ascent=0.1)
+>>> phase_diagram(Axes("lr", "sigma"), batch_size=5, ascent=0.1)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evenly.theory.stability.criteria import (
     smallest_stable_batch_size,
     verdict,
 )
-from evenly.theory.stability.dynamics import Simulation, normalized_sam_radius, quadratic_growth, simulate
+from evenly.theory.stability.dynamics import Runs, Simulation, normalized_sam_radius, quadratic_growth, simulate
 from evenly.theory.stability.hessians import Hessians, quadratic
 from evenly.theory.stability.lyapunov import Exponent, lyapunov_exponent, lyapunov_exponents
 from evenly.theory.stability.mean_square import (
@@ -29,13 +29,15 @@ from evenly.theory.stability.mean_square import (
     mean_square_growth,
     mean_square_lr,
 )
-from evenly.theory.stability.phases import PhaseDiagram, phase_diagram, sharp_exponent
+from evenly.theory.stability.phases import Axes, PhaseDiagram, phase_diagram, sharp_exponent
 
 __all__ = [
+    "Axes",
     "Exponent",
     "Hessians",
     "Minimum",
     "PhaseDiagram",
+    "Runs",
     "Simulation",
     "Threshold",
     "Verdict",

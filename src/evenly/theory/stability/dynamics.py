@@ -18,15 +18,32 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from attrs import frozen
 
 from evenly.errors import EvenlyError, unknown
-from evenly.theory.arguments import OPTIMIZERS, ascent_of, batch_size_of, not_negative, positive, whole
+from evenly.settings import above, at_least, setting
+from evenly.theory.arguments import MODERATE, OPTIMIZERS, ascent_of, batch_size_of, not_negative, positive, whole
 from evenly.theory.stability.hessians import Array, Hessians
 
 NOISE = 0.01
 """The default standard deviation of each coordinate of delta; our choice."""
 SIMULATED = (*OPTIMIZERS, "normalized_sam")
 _EXTREME = 2.0**300
+
+
+@frozen(kw_only=True)
+class Runs:
+    """The runs of one cell of a simulation."""
+
+    steps: int = setting(1000, at_least(1), help="steps of every run")
+    repeats: int = setting(10, at_least(1), help="runs in every cell")
+    seed: int = setting(0, at_least(0), help="decides the start, the batches and the noise")
+    noise: float = setting(NOISE, at_least(0), MODERATE, help="the scale of random perturbation's delta")
+    threshold: float = setting(1000.0, above(0), MODERATE, help="a run diverged if its norm grew by more than this")
+
+
+RUNS = Runs()
+"""The runs of C.3."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,14 +71,11 @@ def simulate(
     rho: float | Sequence[float] = 0.0,
     optimizer: str | None = None,
     ascent_on: Literal["all", "batch"] = "all",
-    noise: float = NOISE,
-    steps: int = 1000,
-    repeats: int = 10,
     record: Sequence[int] | None = None,
     start: Any = None,
-    seed: int = 0,
+    runs: Runs = RUNS,
 ) -> Simulation:
-    """Run the linear dynamics, `repeats` times in each cell.
+    """Run the linear dynamics, `runs.repeats` times in each cell.
 
     Args:
         hessians: one set for all cells, or one per cell (of one n and one kind; p may differ).
@@ -69,10 +83,9 @@ def simulate(
             "normalized_sam".
         optimizer: see the module. The default is "sam" with an ascent, "normalized_sam" with a rho, else "sgd".
         ascent_on: whether SAM's ascent uses the Hessian of all samples, as in the theorems, or of the batch.
-        record: steps at which log||w|| is recorded, ascending, up to `steps`; by default the last.
+        record: steps at which log||w|| is recorded, ascending, up to `runs.steps`; by default the last.
         start: w_0, (p,) or (cells, repeats, p); by default N(0, I).
-        seed: decides the start, the batches and the noise. Cells of one call, and optimizers in two calls, see the same
-            batches if B is the same.
+        runs: cells of one call, and optimizers in two calls of one seed, see the same batches if B is the same.
     """
     sets = [hessians] if isinstance(hessians, Hessians) else list(hessians)
     if not sets:
@@ -92,11 +105,11 @@ def simulate(
     optimizer = _optimizer_name(optimizer, bool(c.any()), bool(radius.any()))
     if ascent_on not in ("all", "batch"):
         raise unknown("ascent", str(ascent_on), ("all", "batch"))
-    noise, steps, repeats = not_negative("noise", noise), whole("steps", steps, 1), whole("repeats", repeats, 1)
+    steps, repeats = runs.steps, runs.repeats
     recorded = [steps] if record is None else [whole("record", t, 0, steps, ", the number of steps") for t in record]
-    draws, noises = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
+    draws, noises, starts = (np.random.default_rng([runs.seed, purpose]) for purpose in range(3))
     curvature = _Curvature(sets)
-    w = curvature.start(start, cells, repeats, np.random.default_rng([seed, 2]))
+    w = curvature.start(start, cells, repeats, starts)
     log_scale = np.zeros((cells, repeats, 1))
     log_start = _log_norm(w, log_scale)
     norms = [log_start] if 0 in recorded else []
@@ -105,7 +118,7 @@ def simulate(
         x = (draws.random((1, repeats, n)) < (B / n)[:, None, None]) / B[:, None, None]
         if optimizer == "random_perturbation":
             delta = noises.standard_normal((1, repeats, w.shape[2]))
-            point = w + noise * np.exp(-log_scale) * delta
+            point = w + runs.noise * np.exp(-log_scale) * delta
         elif optimizer == "sgd":
             point = w
         else:
@@ -127,10 +140,7 @@ def quadratic_growth(
     batch_size: int,
     ascent: float = 0.0,
     optimizer: str | None = None,
-    noise: float = NOISE,
-    steps: int = 1000,
-    repeats: int = 10,
-    seed: int = 0,
+    runs: Runs = RUNS,
 ) -> Array:
     """log(||w_T||/||w_0||) on C.3's set (:func:`quadratic`), (repeats,): distributed as `simulate`, without its steps.
 
@@ -143,17 +153,16 @@ def quadratic_growth(
     n = whole("n", n, 1)
     sigma, B = whole("sigma", sigma, 1, n, ", which is n"), batch_size_of(batch_size, n)
     eta, c, top = positive("lr", lr), ascent_of(optimizer, ascent), positive("largest", largest)
-    steps, repeats = whole("steps", steps, 1), whole("repeats", repeats, 1)
     m = n * top / sigma
-    draw = np.random.default_rng([seed, n, B, sigma])
-    log_start = np.log(np.abs(draw.standard_normal((repeats, n - sigma + 1))))
-    moves = draw.binomial(steps, B / n, (repeats, n - sigma))
-    counts = draw.multinomial(steps, binomial(sigma, B / n), repeats)
+    draw = np.random.default_rng([runs.seed, n, B, sigma])
+    log_start = np.log(np.abs(draw.standard_normal((runs.repeats, n - sigma + 1))))
+    moves = draw.binomial(runs.steps, B / n, (runs.repeats, n - sigma))
+    counts = draw.multinomial(runs.steps, binomial(sigma, B / n), runs.repeats)
     first = log_factor(eta * m / B * (1 + c * top) * np.arange(sigma + 1))
     other = float(log_factor(eta * m / B * (1 + c * m / n)))
     log_w = log_start + np.concatenate([_times(counts, first).sum(1, keepdims=True), _times(moves, other)], 1)
     if optimizer == "random_perturbation":
-        scale = not_negative("noise", noise) * eta * m / B
+        scale = runs.noise * eta * m / B
         log_w = _with_noise(log_w, _log_variance(scale, first, counts, draw), _log_geometric(other, moves), scale, draw)
     return _log_sum_squares(log_w) - _log_sum_squares(log_start)
 

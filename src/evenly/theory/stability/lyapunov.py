@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from evenly.errors import EvenlyError
 from evenly.theory.arguments import ascent_of, batch_size_of, positive, whole
-from evenly.theory.stability.dynamics import binomial, log_factor, simulate
+from evenly.theory.stability.dynamics import Runs, binomial, log_factor, simulate
 from evenly.theory.stability.hessians import Array, Hessians
 
 LARGEST_SUPPORT = 1_000_000
@@ -70,8 +69,8 @@ def lyapunov_exponent(
     h, on_range = hessians.on_range()
     if len(h) == 0:
         return Exponent(-math.inf)
-    settings: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "ascent": ascent, "record": (steps // 4, steps)}
-    run = simulate(on_range, steps=steps, repeats=repeats, seed=seed, **settings)
+    runs = Runs(steps=steps, repeats=repeats, seed=seed)
+    run = simulate(on_range, lr=lr, batch_size=batch_size, ascent=ascent, record=(steps // 4, steps), runs=runs)
     rates = (run.log_norms[1, 0] - run.log_norms[0, 0]) / (steps - steps // 4)
     return Exponent(float(rates.mean()), float(rates.std(ddof=1)) / math.sqrt(repeats))
 

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from attrs import asdict, frozen
 
 from evenly.errors import EvenlyError, unknown
 from evenly.theory.arguments import ascent_of, batch_size_of, positive, whole
 from evenly.theory.stability.criteria import Minimum, verdict
-from evenly.theory.stability.dynamics import NOISE, binomial, log_factor, quadratic_growth
+from evenly.theory.stability.dynamics import RUNS, Runs, binomial, log_factor, quadratic_growth
 from evenly.theory.stability.hessians import Array
 from evenly.theory.stability.lyapunov import expected_log
 
@@ -33,6 +34,27 @@ LRS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 ASCENTS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
 AXES: dict[str, tuple[float, ...]] = {"batch_size": BATCH_SIZES, "sigma": SIGMAS, "lr": LRS, "ascent": ASCENTS}
 """The possible axes and their default values."""
+
+
+@frozen
+class Axes:
+    """The two of batch_size, sigma, lr and ascent that vary, and their values; by default those of `AXES`, up to n."""
+
+    x: str = "batch_size"
+    y: str = "sigma"
+    x_values: Sequence[float] | None = None
+    y_values: Sequence[float] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        for axis in (self.x, self.y):
+            if axis not in AXES:
+                raise unknown("axis of a phase diagram", str(axis), AXES)
+        if self.x == self.y:
+            raise EvenlyError(f"both axes are {self.x!r}; give two different ones of {', '.join(AXES)}")
+
+
+C3 = Axes()
+"""The axes of C.3's diagrams."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +119,8 @@ class PhaseDiagram:
 
 
 def phase_diagram(
-    x: str = "batch_size",
-    y: str = "sigma",
+    axes: Axes = C3,
     *,
-    x_values: Sequence[float] | None = None,
-    y_values: Sequence[float] | None = None,
     batch_size: int = 5,
     sigma: int = 9,
     lr: float = 0.5,
@@ -109,58 +128,43 @@ def phase_diagram(
     optimizer: str | None = None,
     n: int = 100,
     largest: float = 2.0,
-    steps: int = 1000,
-    repeats: int = 10,
-    threshold: float = 1000.0,
-    noise: float = NOISE,
-    seed: int = 0,
+    runs: Runs = RUNS,
     progress: Callable[[int, int], None] | None = None,
 ) -> PhaseDiagram:
     """Simulate every cell of a grid over two of batch_size, sigma, lr, ascent, and compare with the theory.
 
     Args:
-        x, y: the two that vary; the others are fixed.
-        x_values, y_values: their values; by default those of `AXES`, up to n.
-        ascent: c = rho/alpha of SAM.
+        batch_size, sigma, lr, ascent: c = rho/alpha of SAM is the ascent; the two of the axes are not used.
         optimizer: "sgd", "random_perturbation" or "sam"; by default SAM if there is an ascent, else SGD.
         largest: lambda_max(H), for every sigma.
-        noise: the scale of random perturbation's delta.
-        seed: a cell depends on it and on its own settings, not on the grid around it. Cells of one batch size and sigma
-            see the same batches under every lr, ascent and optimizer.
+        runs: a cell depends on its seed and on its own settings, not on the grid around it. Cells of one batch size
+            and sigma see the same batches under every lr, ascent and optimizer.
         progress: called after each row with the number of cells done and the number of all cells.
     """
-    n = whole("n", n, 1)
-    for axis in (x, y):
-        if axis not in AXES:
-            raise unknown("axis of a phase diagram", str(axis), AXES)
-    if x == y:
-        raise EvenlyError(f"both axes are {x!r}; give two different ones of {', '.join(AXES)}")
-    threshold, repeats = positive("threshold", threshold), whole("repeats", repeats, 1)
+    n, x, y = whole("n", n, 1), axes.x, axes.y
     checks: dict[str, Callable[[Any], Any]] = {
         "batch_size": lambda value: batch_size_of(value, n),
         "sigma": lambda value: whole("sigma", value, 1, n, ", which is n"),
         "lr": lambda value: positive("lr", value),
         "ascent": lambda value: ascent_of(optimizer, value),
     }
-    columns, rows = _values(x, n, x_values, checks[x]), _values(y, n, y_values, checks[y])
-    seed = whole("seed", seed, 0)
+    columns, rows = _values(x, n, axes.x_values, checks[x]), _values(y, n, axes.y_values, checks[y])
     fixed: dict[str, Any] = {"batch_size": batch_size, "sigma": sigma, "lr": lr, "ascent": ascent}
     fixed = {name: checks[name](value) for name, value in fixed.items() if name not in (x, y)}
     optimizer = optimizer or ("sam" if "ascent" in (x, y) or fixed["ascent"] > 0 else "sgd")
-    run: dict[str, Any] = {"optimizer": optimizer, "steps": steps, "repeats": repeats, "seed": seed, "noise": noise}
     shape = (len(rows), len(columns))
     diverged, exponents, theorems = np.empty(shape), np.empty(shape), np.empty(shape, dtype="<U9")
     for row, y_value in enumerate(rows):
         for column, x_value in enumerate(columns):
             cell = {**fixed, x: x_value, y: y_value}
             step = {name: cell[name] for name in ("lr", "batch_size", "ascent")}
-            growth = quadratic_growth(n, cell["sigma"], largest, **step, **run)
-            diverged[row, column] = np.mean(growth > math.log(threshold))
+            growth = quadratic_growth(n, cell["sigma"], largest, **step, optimizer=optimizer, runs=runs)
+            diverged[row, column] = np.mean(growth > math.log(runs.threshold))
             theorems[row, column] = verdict(_minimum(n, cell["sigma"], largest), **step, optimizer=optimizer).answer
             exponents[row, column] = sharp_exponent(n, cell["sigma"], largest, **step)
         if progress is not None:
             progress((row + 1) * len(columns), len(rows) * len(columns))
-    settings = {**fixed, **run, "n": n, "largest": largest, "threshold": threshold}
+    settings = {**fixed, "optimizer": optimizer, **asdict(runs), "n": n, "largest": largest}
     return PhaseDiagram(x, y, columns, rows, settings, diverged, theorems, exponents)
 
 
