@@ -165,7 +165,6 @@ def test_results_by_example_refuse_an_order_that_is_drawn(loader: Any, refused: 
     message = r"draws its order \(.*matched to it; give its .dataset, or a loader with shuffle=False"
     for name in ("forgetting", "importance", "features", "record", "probe"):
         refused(message, DIAGNOSES[name], network(), loader)
-    refused(message, evenly.hessian_spectrum, network(), "cross-entropy", loader, top=1, by=Y)
 
 
 def test_loaders_of_a_stream_and_in_order_are_taken() -> None:

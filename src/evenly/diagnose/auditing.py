@@ -56,7 +56,8 @@ def audit(
         split: "test", "validation" or "train": what to judge the model on; by default the first of these that is there.
         rho: SAM's radius, for the phantom importance weights.
         top: eigenvalues of the Hessian; 0 leaves curvature out, which takes the longest.
-        samples: training examples that curvature and importance weights are computed over at most.
+        samples: training examples that curvature and importance weights are computed over at most. For curvature there
+            are as many of each class as far as it has them, as in Nguyen et al. (2024, App. C.2).
         forgetting: (M,) scores of the training examples: ``run.record.forgetting_scores`` where `evenly.train`
             recorded them, the scores of an `evenly.ForgettingTracker`, or `evenly.forgetting_scores`.
     """
@@ -103,7 +104,8 @@ def audit(
     if top:
         progress(0.6, "curvature")
         loss = "logistic" if single(logits) else "cross-entropy"
-        spectrum = hessian_spectrum(model, loss, part, top=top, seed=seed)
+        by_class = part_of(data.train, samples, seed, stratified=True)
+        spectrum = hessian_spectrum(model, loss, by_class, top=top, seed=seed)
     else:
         missing["curvature"] = "it was left out"
     if scores is None:

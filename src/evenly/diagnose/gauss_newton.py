@@ -111,22 +111,23 @@ class GaussNewton:
             total += torch.cat([each.reshape(-1) for each in pulled.values()]).to(v.dtype)
         return total / self.n
 
+    def _outputs_and_pullback(self, x: Tensor) -> tuple[Tensor, Callable[[Any], Any]]:
+        return _pullback(lambda w: vmap(lambda one: self.outputs(w, one[None])[0])(x), self.parameters)
+
     def _gauss_newton_product(self, x: Tensor, direction: dict[str, Tensor]) -> dict[str, Tensor]:
         """sum_i J_i^T R_i^T R_i J_i v over the inputs x (b, ...), for v and the result by parameter."""
-        f, pull = _pullback(lambda w: vmap(lambda one: self.outputs(w, one[None])[0])(x), self.parameters)
+        f, pull = self._outputs_and_pullback(x)
         # J v is the derivative of J^T u by u along v: two reverse passes, where a forward one is not always there
         (moved,) = _pullback(lambda u: pull(u)[0], torch.zeros_like(f))[1](direction)
         root = vmap(self.curvature.root)(f)
-        (pulled,) = pull((root.mT @ (root @ moved[..., None]))[..., 0])
-        return pulled  # type: ignore[no-any-return]
+        return cast(dict[str, Tensor], pull((root.mT @ (root @ moved[..., None]))[..., 0])[0])
 
     def combined(self, signs: Tensor, start: int, stop: int) -> dict[str, Tensor]:
         """sum_ia signs_ia (row a of A_i) over the samples from start to stop, by parameter, in one backward pass."""
 
-        def added(x: Tensor) -> dict[str, Tensor]:
-            f, pull = _pullback(lambda w: vmap(lambda one: self.outputs(w, one[None])[0])(x), self.parameters)
-            (pulled,) = pull((signs[:, :, None] * vmap(self.curvature.root)(f)).sum(1))
-            return pulled  # type: ignore[no-any-return]
+        def added(x: Tensor) -> Any:
+            f, pull = self._outputs_and_pullback(x)
+            return pull((signs[:, :, None] * vmap(self.curvature.root)(f)).sum(1))[0]
 
         return cast(dict[str, Tensor], self._batched(added, self.inputs(start, stop)))
 

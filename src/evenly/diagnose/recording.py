@@ -58,9 +58,9 @@ class Recorder(Tracker):
 
             - probes: attributes, a list or their names joined by commas; True for the label and every attribute.
             - importance: rho of the phantom weights, or options of `evenly.importance_weights` ("rho", "kind", ...).
-            - spectrum: how many eigenvalues of the loss' Hessian, over `SAMPLES` examples at most; or a function of the
-              network that gives its spectrum, with ``.eigenvalues``; e.g.
-              ``lambda model: evenly.hessian_spectrum(model, "cross-entropy", some, top=5)``.
+            - spectrum: how many eigenvalues of the loss' Hessian, over `SAMPLES` examples at most, as many of each
+              class as far as it has them; or a function of the network that gives its spectrum, with
+              ``.eigenvalues``, e.g. ``lambda model: evenly.hessian_spectrum(model, "cross-entropy", some, top=5)``.
             - forgetting: evaluate every example at every call, also where no row is due.
             - l1: the l1 norm of the weights.
             - every: record at epochs that this divides.
@@ -192,7 +192,7 @@ def _probed_names(attributes: str | Sequence[str] | bool, split: Split) -> list[
 
 
 def _spectrum(model: nn.Module, split: Split, top: int) -> HessianSpectrum:
-    part = part_of(split, SAMPLES, 0)
+    part = part_of(split, SAMPLES, 0, stratified=True)
     with in_eval_mode(model), torch.no_grad():
         first = logits_of(model, next(in_chunks(model, part, torch.arange(1))).x)
     return hessian_spectrum(model, "logistic" if single(first) else "cross-entropy", part, top=top)

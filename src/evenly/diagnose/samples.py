@@ -127,11 +127,24 @@ def split_of(data: Any) -> Split:
     return Split(x, y)
 
 
-def part_of(split: Split, most: int, seed: int) -> Split:
-    """A random part of a split of `most` examples, in order; all of it where there are no more."""
+def part_of(split: Split, most: int, seed: int, *, stratified: bool = False) -> Split:
+    """A random part of a split of `most` examples, in order; all of it where there are no more.
+
+    Args:
+        stratified: as many examples of each class, as far as it has them. What is left over after equal numbers goes to
+            classes in random order.
+    """
     if len(split) <= most:
         return split
-    index = torch.randperm(len(split), generator=generator(seed, "audit", "part"))[:most].sort().values
+    order = torch.randperm(len(split), generator=generator(seed, "audit", "part"))
+    if stratified:
+        labels = split.labels.cpu()[order]
+        rank = torch.empty(len(order), dtype=torch.long)
+        for label in labels.unique():
+            members = labels == label
+            rank[members] = torch.arange(int(members.sum()))
+        order = order[rank.argsort(stable=True)]
+    index = order[:most].sort().values
     if isinstance(split.inputs, Tensor):
         return Split(split.inputs[index], split.labels[index], name=split.name)
     return Split(Subset(split.inputs, index.tolist()), split.labels[index], name=split.name)

@@ -39,7 +39,7 @@ from evenly.data.contract import Data, Split
 from evenly.diagnose.losses import Loss
 from evenly.diagnose.mean_hessian import MeanHessian
 from evenly.diagnose.results import Result
-from evenly.diagnose.samples import check_order, check_real, samples_of, tensor_of
+from evenly.diagnose.samples import check_real, samples_of
 from evenly.engine.evaluation import check_model, in_eval_mode
 from evenly.errors import EvenlyError, unknown
 from evenly.randomness import derive, generator
@@ -158,7 +158,7 @@ def hessian_spectrum(
 
 @overload
 def hessian_spectrum(
-    model: nn.Module, loss: str | Loss, data: Any, top: int = 5, *, by: By | Sequence[int] | Tensor, **options: Any
+    model: nn.Module, loss: str | Loss, data: Any, top: int = 5, *, by: By, **options: Any
 ) -> dict[int, HessianSpectrum]: ...
 
 
@@ -169,7 +169,7 @@ def hessian_spectrum(
     data: Any,
     top: Annotated[int, at_least(1)] = 5,
     *,
-    by: By | Sequence[int] | Tensor | None = None,
+    by: By | None = None,
     parameters: str | Sequence[str] | Sequence[Tensor] | None = None,
     mode: Literal["eval", "train"] = "eval",
     batch_size: Annotated[int | None, at_least(1)] = None,
@@ -188,8 +188,8 @@ def hessian_spectrum(
         data: ``(x, y)``, an evenly Data (its training split) or Split, a DataLoader or a Dataset of ``(x, y)``; read
             once, so that every product is over the same samples.
         top: how many eigenvalues.
-        by: one spectrum for each class ("class": the targets), each group ("group": those of a Split or Data) or each
-            value of an array (N,); the result is then a dict by that number.
+        by: one spectrum for each class (the targets) or each group (those of a Split or Data); the result is then a
+            dict by that number.
         parameters: those to differentiate by: names of parameters or of modules ("fc", "layer4.1"), or the parameters
             themselves; by default all that are trainable.
         mode: "eval", or "train" for the loss of training: batches of `batch_size` in the data's order, each normalised
@@ -207,8 +207,6 @@ def hessian_spectrum(
         name = loss.__name__ if isinstance(loss, type) else repr(loss)
         raise EvenlyError(f"loss {name} is no function; give 'cross-entropy', or e.g. torch.nn.CrossEntropyLoss()")
     check_model(model)
-    if by is not None and not isinstance(by, str):
-        check_order(data)  # the numbers go by the order of storage
     shapes = _chosen(model, parameters)
     check_real(model, shapes)
     size = sum(shape.numel() for shape in shapes.values())
@@ -298,26 +296,18 @@ def _named(model: nn.Module, every: dict[str, nn.Parameter], parameter: str | Te
     raise unknown("parameter or module", str(parameter), {*every, *(name for name, _ in model.named_modules() if name)})
 
 
-def _subsets(by: Any, data: Any, y: Tensor) -> dict[int, Tensor]:
-    """The indices of the samples of each class, group or value, by its number."""
-    if isinstance(by, str) and by not in ("class", "group"):
-        raise unknown("partition", by, ("class", "group"))
-    if isinstance(by, str) and by == "group":
-        split = data.train if isinstance(data, Data) else data
-        if not isinstance(split, Split) or split.groups is None:
-            raise EvenlyError("by='group' needs a Split or Data with groups; give these, or an array (N,) of numbers")
-        if split.groups.ndim == 2:
-            columns = enumerate(split.groups.unbind(1))
-            return {group: column.nonzero().flatten().cpu() for group, column in columns if bool(column.any())}
-        numbers = split.groups
-    elif isinstance(by, str):
+def _subsets(by: str, data: Any, y: Tensor) -> dict[int, Tensor]:
+    """The indices of the samples of each class or group, by its number."""
+    if by == "class":
         if y.is_floating_point() or y.numel() != len(y):
-            raise EvenlyError(f"targets are {y.dtype} of shape {tuple(y.shape)}, no classes; give by= an array (N,)")
+            raise EvenlyError(f"targets are {y.dtype} of shape {tuple(y.shape)}, no classes; give integers (N,)")
         numbers = y.reshape(-1)
     else:
-        numbers = tensor_of(by, "by", "an integer for each sample")
-        if numbers.shape != (len(y),) or numbers.is_floating_point():
-            raise EvenlyError(
-                f"by is {numbers.dtype} of shape {tuple(numbers.shape)} for {len(y)} samples; give an integer for each"
-            )
+        split = data.train if isinstance(data, Data) else data
+        if not isinstance(split, Split) or split.groups is None:
+            raise EvenlyError("by='group' needs a Split or Data with groups; give these, or by='class'")
+        numbers = split.groups
+    if numbers.ndim == 2:  # groups that overlap, a column for each
+        columns = enumerate(numbers.unbind(1))
+        return {group: column.nonzero().flatten().cpu() for group, column in columns if bool(column.any())}
     return {int(number): (numbers == number).nonzero().flatten().cpu() for number in numbers.unique()}
