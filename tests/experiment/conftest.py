@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data import Data
+from evenly.experiment import comparing
 
 
 def _arrays(count: int = 24, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -29,6 +30,37 @@ def arrays() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
 @pytest.fixture
 def data() -> Data:
     return Data(train=_arrays(), validation=_arrays(seed=1), test=_arrays(40, seed=2), name="toy")
+
+
+@pytest.fixture(scope="session")
+def draw() -> Callable[[int], Data]:
+    """Data of a seed: 40 training, 20 validation and 60 test examples."""
+
+    def drawn(seed: int) -> Data:
+        parts = zip(("train", "validation", "test"), (40, 20, 60), strict=True)
+        return Data(**{name: _arrays(count, 10 * seed + count) for name, count in parts}, name="toy")
+
+    return drawn
+
+
+@pytest.fixture
+def without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages have tests of their own, and drawing them takes longer than training here."""
+    for module in ("execute", "comparing"):
+        monkeypatch.setattr(f"evenly.experiment.{module}.write_report", lambda *arguments, **options: None)
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a comparison executes: (plan, execution) of each run."""
+    calls, execute = [], comparing.execute
+
+    def watched(plan: Any, data: Data, out: Any, execution: Any, progress: Any) -> Any:
+        calls.append((plan, execution))
+        return execute(plan, data, out, execution, progress)
+
+    monkeypatch.setattr(comparing, "execute", watched)
+    return calls
 
 
 @pytest.fixture

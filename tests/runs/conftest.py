@@ -28,24 +28,9 @@ def result() -> Callable[..., RunResult]:
     def build(accuracy: float = 0.8, groups: tuple[float | None, ...] = (), **changes: Any) -> RunResult:
         worst = min((each for each in groups if each is not None), default=None)
         measured = Measured(accuracy, 0.5, accuracy, worst, None, groups, tuple(10 for _ in groups))
-        base = RunResult(
-            data=DataSummary("toy", "", {"train": 24, "test": 40}, ("a", "b")),
-            method="erm",
-            optimizer="sgd",
-            seed=0,
-            model="mlp",
-            rule="last",
-            selected_epoch=2,
-            selected_after_epochs=2.0,
-            epochs=2,
-            cost=48.0,
-            unit=48.0,
-            evaluation_cost=8.0,
-            seconds=0.1,
-            device="cpu",
-            step="plain",
-            splits={"test": measured},
-        )
+        data = DataSummary("toy", "", {"train": 24, "test": 40}, ("a", "b"))
+        spent = {"cost": 48.0, "unit": 48.0, "evaluation_cost": 8.0, "seconds": 0.1, "device": "cpu", "step": "plain"}
+        base = RunResult(data, "erm", "sgd", 0, "mlp", "last", 2, 2.0, 2, **spent, splits={"test": measured})
         return evolve(base, **changes)
 
     return build

@@ -14,21 +14,9 @@ from evenly.runs.plan import DataSpec, MethodSpec, ModelSpec, OptimizerSpec, Pla
 from evenly.settings import Recording, Settings, StoredSchedule, settings_of
 
 OTHER_SETTINGS = {
-    "epochs": 3,
-    "batch_size": None,
-    "lr": 0.1,
-    "momentum": 0.5,
-    "weight_decay": 0.1,
-    "rho": 0.1,
-    "schedule": "step",
-    "select": "worst-group",
-    "patience": 2,
-    "evaluate_every": 2,
-    "augment": "basic",
-    "normalise": "data",
-    "precision": "bf16",
-    "groups": "infer",
-    "infer": "eiil",
+    **{"epochs": 3, "batch_size": None, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.1, "rho": 0.1, "patience": 2},
+    **{"schedule": "step", "select": "worst-group", "evaluate_every": 2, "augment": "basic", "normalise": "data"},
+    **{"precision": "bf16", "groups": "infer", "infer": "eiil"},
 }
 OTHER_PARTS = {
     "data": [{"name": "toys"}, {"options": {"n": 4}}, {"fingerprint": "cd"}],
@@ -38,12 +26,8 @@ OTHER_PARTS = {
     "settings": [{name: value} for name, value in OTHER_SETTINGS.items()],
 }
 OTHER_VALUES = {
-    "record": Recording(l1=True),
-    "seed": 1,
-    "reference_epochs": 2,
-    "budget": 48.0,
-    "after": "0123456789abcdef",
-    "full_cost": 48.0,
+    **{"record": Recording(l1=True), "seed": 1, "reference_epochs": 2},
+    **{"budget": 48.0, "after": "0123456789abcdef", "full_cost": 48.0},
 }
 NO_PART_OF_IT = [
     {"data": {"place": "/there"}},
