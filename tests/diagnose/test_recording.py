@@ -171,7 +171,10 @@ def test_forgetting_is_seen_between_records() -> None:
         ({"importance": {"roh": 1}}, "no option of importance is called 'roh'; did you mean 'rho'"),
         ({"importance": -1}, r"rho \(option of importance\) must be at least 0, got -1"),
         ({"importance": {"kind": "zz"}}, r"kind \(option of importance\) must be one of sam, lsam, got 'zz'"),
-        ({"importance": {"params": [torch.ones(1)]}}, "params are given, and SAM perturbs all|cannot be written to a file"),
+        (
+            {"importance": {"params": [torch.ones(1)]}},
+            "params are given, and SAM perturbs all|cannot be written to a file",
+        ),
         ({"spectrum": "mine"}, "spectrum must be a whole number or a function, got 'mine'"),
         ({"spectrum": 100}, "spectrum 100 is more eigenvalues than are searched for in 42 trainable parameters"),
         ({"probes": 3}, r"probes \(option of record\) must be a name or a list or true or false, got 3"),
