@@ -36,7 +36,6 @@ from evenly.files import holds_something, make_folder, read_json, write_json
 from evenly.methods import find
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.parallel.seeds import run_seeds
-from evenly.report import write_report
 from evenly.runs.arms import Arm
 from evenly.runs.comparison import Comparison, ComparisonPlan, read_rows
 from evenly.runs.folder import FORMAT
@@ -122,6 +121,8 @@ def compare(
     plan = asked.comparison_plan(arms, rows, first)
     table = Comparison(rows[0].result.data.name, plan, rows, summarise(rows, runs), others, runs, folder)
     if folder is not None:
+        from evenly.report import write_report
+
         table.save(folder / "results.json")
         write_report(folder, runs=False)
     return table

@@ -33,7 +33,6 @@ from evenly.models import Factory, encoded, factory
 from evenly.models.standardised import IMAGENET, Standardised, channel_moments
 from evenly.optim.registry import builder
 from evenly.randomness import derive, isolated
-from evenly.report import write_report
 from evenly.runs.examples import save_examples
 from evenly.runs.folder import Config, RunFolder
 from evenly.runs.network import NetworkSpec, save_network
@@ -248,6 +247,8 @@ def _kept(folder: RunFolder, run: Run, data: Data, outputs: dict[str, Tensor]) -
 def _completed(folder: RunFolder, run: Run) -> Run:
     """Do what a kill after the results may have left undone: the page, and removing the checkpoint."""
     if not (folder.path / "report.html").exists():
+        from evenly.report import write_report
+
         write_report(folder.path)
     folder.remove_checkpoint()
     return run
