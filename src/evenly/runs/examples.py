@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 from attrs import evolve, frozen
-from PIL import Image
 from torch import Tensor
 
 from evenly.data.contract import Data, Split
@@ -141,6 +140,8 @@ def minorities(groups: Tensor) -> Tensor:
 
 def thumbnail(image: Tensor) -> bytes:
     """An image (1 or 3, H, W), uint8 or float, as a PNG. Floats outside [0, 1] are stretched to fit."""
+    from PIL import Image
+
     pixels = image.detach().cpu()
     if pixels.dtype != torch.uint8:
         pixels = pixels.double().nan_to_num()
