@@ -70,7 +70,7 @@ def test_words_for_none_numpy_numbers_and_functions() -> None:
     settings = Settings(batch_size="full", evaluate_every="never", lr=np.float64(0.5), epochs=np.int64(3))
     assert (settings.batch_size, settings.evaluate_every, settings.lr, settings.epochs) == (None, None, 0.5, 3)
     assert type(settings.epochs) is int
-    halving = Settings(schedule=lambda progress: 1 - progress / 2)
+    halving = Settings(epochs=10, schedule=lambda progress: 1 - progress / 2)
     assert halving.to_dict()["schedule"][:2] == [1.0, 0.95]
 
 

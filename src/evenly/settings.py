@@ -163,12 +163,12 @@ def checks_options(function: Function) -> Function:
     return cast("Function", call)
 
 
-def setting(default: Any, *constraints: Constraint, help: str, none: str = "none") -> Any:
-    """A field of a class of settings."""
+def setting(default: Any, *constraints: Constraint, help: str, none: str = "") -> Any:
+    """A field of a class of settings; `none` is the word for None, where that is allowed."""
 
     def converted(value: Any) -> Any:
         value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
-        return None if isinstance(value, str) and value == none != default else value
+        return None if none and isinstance(value, str) and value == none else value
 
     def validated(instance: Any, attribute: Any, value: Any) -> None:
         settings_of(instance.__class__)[attribute.name].checked(value)
@@ -184,7 +184,7 @@ def settings_of(cls: type[Any]) -> dict[str, Option]:
     return {
         each.name: Option(
             each.name, hints[each.name], each.metadata["constraints"], each.default, each.metadata["help"],
-            each.metadata["none"],
+            each.metadata["none"] or "none",
         )
         for each in fields(cls)
     }  # fmt: skip
@@ -211,7 +211,10 @@ class Settings(Value):
         help="epoch whose weights are used: last, or the best on validation by average, worst-group or worst-class",
     )
     patience: int | None = setting(
-        None, at_least(1), help="stop after this many epochs without an improvement in what `select` names"
+        None,
+        at_least(1),
+        help="stop after this many epochs without an improvement in what `select` names",
+        none="none",
     )
     evaluate_every: int | None = setting(
         1, at_least(1), help="epochs between evaluations on validation, or never", none="never"
@@ -233,14 +236,16 @@ class Settings(Value):
     infer: Literal["useful", "eiil"] = setting("useful", help="how groups are inferred: useful (clusters) or eiil")
 
     def __attrs_post_init__(self) -> None:
+        if self.infer != "useful" and self.groups != "infer":
+            raise EvenlyError(f"infer {self.infer!r} is how groups are inferred; give groups='infer' as well")
         if self.patience is not None and self.select == "last":
             raise EvenlyError(
                 f"patience {self.patience} has no validation metric to wait for; give select, e.g. select='worst-group'"
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; a schedule of the user's own by its values at ten points of training."""
-        return super().to_dict() | {"schedule": schedule_name(self.schedule)}
+        """Plain values; a schedule of the user's own by its value in every epoch."""
+        return super().to_dict() | {"schedule": schedule_name(self.schedule, self.epochs)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -265,7 +270,9 @@ class Recording(Value):
     """What is measured of a network as it learns, and when: `evenly.diagnose.recording.Recorder` measures it."""
 
     probes: str | Sequence[str] | bool = setting((), help="attributes to probe, joined by commas; true for all")
-    importance: float | Mapping[str, Any] | None = setting(None, help="rho of the phantom importance weights")
+    importance: float | Mapping[str, Any] | None = setting(
+        None, help="rho of the phantom importance weights", none="none"
+    )
     # a run's config.json holds a function by its name, which is no number; the recorder refuses any other name
     spectrum: int | str | Callable[[Any], Any] | None = setting(
         None,
@@ -275,7 +282,7 @@ class Recording(Value):
     forgetting: bool = setting(False, help="forgetting events of every training example")
     l1: bool = setting(False, help="the l1 norm of the weights")
     every: int = setting(1, at_least(1), help="record at epochs that this divides")
-    epochs: Sequence[int] | None = setting(None, help="record at these epochs instead")
+    epochs: Sequence[int] | None = setting(None, help="record at these epochs instead", none="none")
 
     def __attrs_post_init__(self) -> None:
         if not (self.probes or self.importance is not None or self.spectrum or self.forgetting or self.l1):
@@ -284,7 +291,7 @@ class Recording(Value):
 
 @frozen
 class StoredSchedule:
-    """A schedule of the user's own as a file has it: its values at ten points of training. It cannot be trained by."""
+    """A schedule of the user's own as a file has it: its values over the epochs. It cannot be trained by."""
 
     values: tuple[float, ...]
 
@@ -294,11 +301,11 @@ class StoredSchedule:
         )
 
 
-def schedule_name(schedule: Schedule) -> Any:
-    """A schedule by name; one of the user's own by its values, so that another is not taken for it on resume."""
+def schedule_name(schedule: Schedule, epochs: int) -> Any:
+    """A schedule by name; one of the user's own by its value in every epoch, so that another is not taken for it."""
     if isinstance(schedule, StoredSchedule):
         return list(schedule.values)
-    return [float(schedule(step / 10)) for step in range(10)] if callable(schedule) else schedule
+    return [float(schedule(epoch / epochs)) for epoch in range(epochs)] if callable(schedule) else schedule
 
 
 def _option(name: str, hint: Any, default: Any) -> Option:
@@ -330,7 +337,7 @@ def _is(value: Any, kind: Any) -> bool:
         return _is_of(value, origin, parts)
     if kind is float or kind is int:
         number = isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool)
-        return number and math.isfinite(value)
+        return number and (kind is int or abs(value) < math.inf)
     return isinstance(value, kind) if kind in (bool, str, type(None)) else True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping, Sequence, Set
+from pathlib import PurePath
 from typing import Any, Literal, Self
 
 import attrs
@@ -46,7 +47,9 @@ def plain(value: Any) -> Any:
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, Sequence | Set) and not isinstance(value, str):
         return [plain(inner) for inner in (sorted(value) if isinstance(value, Set) else value)]
-    return name_of(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    return plain(value.tolist()) if hasattr(value, "tolist") else name_of(value)
 
 
 def name_of(value: Any) -> Any:
@@ -62,11 +65,11 @@ def live() -> Any:
 def _built(kind: Any, value: Any) -> Any:
     """A plain value as an annotation has it; refused where it cannot be."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
-    if value is None or kind is Any or origin is Literal:
+    if kind is Any or origin is Literal:
         return value
     if origin in (typing.Union, types.UnionType):
         inner = [part for part in parts if part is not type(None)]
-        return _built(inner[0], value) if len(inner) == 1 else value
+        return _built(inner[0], value) if len(inner) == 1 and value is not None else value
     if isinstance(kind, type) and issubclass(kind, Value):
         return kind.from_dict(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -74,7 +77,7 @@ def _built(kind: Any, value: Any) -> Any:
     wanted = {tuple: list | tuple, Sequence: list | tuple}.get(origin, Mapping if _is_mapping(origin) else kind)
     if origin is None and kind not in (int, float, str, bool):
         return value
-    if not isinstance(value, wanted):
+    if not isinstance(value, wanted) or (kind is int and isinstance(value, bool)):
         raise EvenlyError(f"{value!r} stands where {_words(wanted)} belongs; the file may be damaged")
     return value if origin is None else _built_parts(origin, parts, value)
 

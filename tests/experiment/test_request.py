@@ -24,6 +24,7 @@ from evenly.experiment.request import (
     warn_of_many_groups,
     without_unused_groups,
 )
+from evenly.methods import METHODS
 from evenly.models import MODELS, RECIPES
 from evenly.optim.registry import ADAPTIVE
 from evenly.runs.plan import DataSpec
@@ -73,7 +74,8 @@ def test_a_recipe_may_suit_single_methods(images):
     data = images(recipe={"epochs": 7, "lr": 0.5, "options": {"pde": of_pde, "useful": {"lr": 0.02, "factor": 3}}})
     plan = planned(data, method="pde", lr=0.25, every=3)
     assert plan.settings == Settings(epochs=7, lr=0.25, rho=0.5)
-    assert plan.method.options == {"decay": 0.1, "every": 3}
+    own = {name: option.default for name, option in METHODS["pde"].options.items()}
+    assert plan.method.options == own | {"decay": 0.1, "every": 3}  # with the defaults: another version may have others
     assert planned(data).settings == Settings(epochs=7, lr=0.5)
     for model in (None, "vit_s"):
         assert planned(data, model, "useful").settings.lr == 0.02
@@ -190,7 +192,7 @@ def test_the_data_of_a_plan(data, arrays, tmp_path):
     assert len(spec.options) > 1  # with the defaults: another version may have others
     (tmp_path / "own.csv").write_text("a,label\n" + "1,x\n2,y\n" * 10)
     file = Source(tmp_path / "own.csv", {})
-    assert file.spec(file.data(0)) == DataSpec("own", place=str(tmp_path / "own.csv"))
+    assert file.spec(file.data(0)) == DataSpec("own", place=str(tmp_path / "own.csv"), kind="file")
     assert Source(arrays(), {}).data(0).fingerprint() == Source(arrays(), {}).fingerprint
     with pytest.raises(EvenlyError, match="there is no data; give a Data, a name"):
         Source(None, {}).data(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from torch.utils.data import Dataset
 import evenly
 from evenly import Data, EvenlyError, train
 from evenly.data import load
-from evenly.experiment.training import data_of, run_plan
+from evenly.experiment.training import data_of, run_again
 from evenly.optim import ASAM
 
 QUICK = {"epochs": 2, "batch_size": 8, "device": "cpu"}
@@ -143,7 +144,7 @@ def test_a_budget_cuts_a_control(data):
     assert run.plan.budget == 36.0
     for given, message in (
         ({"method": "pde", "budget": 10}, "budget does not apply to pde; it is for erm and random_upsample"),
-        ({"budget": 0}, "budget must be a number of example-gradients above 0, got 0"),
+        ({"budget": 0}, "budget must be above 0, got 0"),
         ({"budget": float("nan")}, "budget must be .* got nan"),
     ):
         with pytest.raises(EvenlyError, match=message):
@@ -259,13 +260,14 @@ def test_progress_goes_to_the_caller_or_nowhere(data, capfd):
 )
 def test_the_plan_of_a_runs_config_gives_the_same_weights_in_another_folder(tmp_path, same_weights, data, settings):
     first = train(data, seed=3, epochs=2, device="cpu", out=tmp_path / "a", **settings)
-    plan = evenly.load(tmp_path / "a").plan
-    again = run_plan(plan, out=tmp_path / "b", device="cpu")
+    config = evenly.load(tmp_path / "a").config
+    again = run_again(config, out=tmp_path / "b", device="cpu")
     assert same_weights(first.model, again.model)
     assert again.results.splits == first.results.splits
     assert first.plan.digest == again.plan.digest == evenly.load(tmp_path / "b").plan.digest
-    other = run_plan(plan, seed=4, epochs=1, device="cpu") if "budget" not in settings else None
-    assert other is None or (other.plan.seed, len(other.history)) == (4, 1)
+    if "budget" not in settings:
+        other = run_again(config, seed=4, epochs=1, device="cpu")
+        assert (other.plan.seed, len(other.history), other.results.unit) == (4, 1, first.results.unit / 2)
 
 
 def test_what_a_file_cannot_bring_back_is_refused(data, tmp_path):
@@ -278,13 +280,47 @@ def test_what_a_file_cannot_bring_back_is_refused(data, tmp_path):
     for name, given in cases.items():
         train(data, out=tmp_path / name, **QUICK | {"model": "mlp"} | given)
         with pytest.raises(EvenlyError, match="of the user's own, which a file cannot bring back; call"):
-            run_plan(evenly.load(tmp_path / name).plan, data=data)
-    plan = evenly.load(tmp_path / "schedule").plan
-    assert len(run_plan(plan, data=data, schedule="constant").history) == 2
+            run_again(evenly.load(tmp_path / name).config, data=data)
+    config = evenly.load(tmp_path / "schedule").config
+    assert len(run_again(config, data=data, schedule="constant").history) == 2
     with pytest.raises(EvenlyError, match="factor is set by the run's config; leave it out"):
-        run_plan(plan, data=data, schedule="constant", factor=3)
+        run_again(config, data=data, schedule="constant", factor=3)
     with pytest.raises(EvenlyError, match="the run was trained on 'toy', which its folder cannot name; give the data"):
-        run_plan(plan, schedule="constant")
+        run_again(config, schedule="constant")
+    with pytest.raises(EvenlyError, match="groups 'infer' would not be used by erm"):
+        run_again(config, data=data, schedule="constant", groups="infer")
+
+
+def test_a_config_never_brings_other_data(data, tmp_path, monkeypatch):
+    """Not a built-in set of the same name, nor a file that has changed since."""
+    train(replace(data, name="patches"), out=tmp_path / "own", **QUICK)
+    with pytest.raises(EvenlyError, match="trained on 'patches', which its folder cannot name"):
+        run_again(evenly.load(tmp_path / "own").config, out=tmp_path / "again")
+    x, y = np.arange(60.0).reshape(20, 3), np.arange(20) % 2
+    np.savez(tmp_path / "file.npz", x=x, y=y)
+    train(tmp_path / "file.npz", out=tmp_path / "filed", **QUICK)
+    np.savez(tmp_path / "file.npz", x=x + 1, y=y)
+    config = evenly.load(tmp_path / "filed").config
+    with pytest.raises(EvenlyError, match=r"file\.npz has changed since the run; give the data"):
+        run_again(config, out=tmp_path / "again")
+    assert run_again(config, data=tmp_path / "file.npz", out=tmp_path / "again").results.cost > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"seed": "x"}, "seed must be a whole number, got 'x'"),
+        ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
+        ({"seed": None}, "seed must be a whole number, got None"),
+        ({"budget": "x"}, "budget must be a number, got 'x'"),
+        ({"lr": 10**400}, "lr must be at most 3.40282e"),
+        ({"precision": "none"}, "precision must be one of auto, bf16, float32, got 'none'"),
+        ({"infer": "eiil"}, "infer 'eiil' is how groups are inferred; give groups='infer' as well"),
+    ],
+)
+def test_values_of_other_kinds_are_refused_in_a_line(data, given, message):
+    with pytest.raises(EvenlyError, match=message):
+        train(data, **QUICK | given)
 
 
 @pytest.mark.parametrize("memory", [0, 4])

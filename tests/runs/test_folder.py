@@ -49,7 +49,7 @@ def test_the_same_plan_goes_on_wherever_its_data_lies(tmp_path):
     moved = evolve(CONFIG, plan=evolve(PLAN, data=evolve(DATA, place="/there")))
     RunFolder(tmp_path / "deep/run", moved)
     assert (folder.path / "config.json").read_bytes() == before
-    assert contents(folder.path) == ["checkpoint", "config.json"]
+    assert contents(folder.path) == [".lock", "config.json"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import typing
 
 import pytest
 import torch
@@ -13,17 +14,32 @@ from evenly.errors import EvenlyError
 from evenly.runs.plan import DataSpec, MethodSpec, ModelSpec, OptimizerSpec, Plan
 from evenly.settings import Recording, Settings, StoredSchedule, settings_of
 
-OTHER_SETTINGS = {
-    **{"epochs": 3, "batch_size": None, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.1, "rho": 0.1, "patience": 2},
-    **{"schedule": "step", "select": "worst-group", "evaluate_every": 2, "augment": "basic", "normalise": "data"},
-    **{"precision": "bf16", "groups": "infer", "infer": "eiil"},
-}
+NEEDS = {"patience": {"select": "average"}, "infer": {"groups": "infer"}}
+"""Settings that others must go with."""
+
+
+def another_value(option):
+    """A value of a setting that is not its default, from what is declared."""
+    if isinstance(option.default, str):
+        literal = typing.get_origin(option.kind) is typing.Literal
+        words = (
+            typing.get_args(option.kind) if literal else option.constraints[0].words.removeprefix("one of ").split(", ")
+        )
+        return next(name for name in words if name != option.default)
+    candidates = (7, 0.7)
+    return next(value for value in candidates if all(each.holds(value) for each in option.constraints))
+
+
+def other_settings():
+    return [NEEDS.get(name, {}) | {name: another_value(option)} for name, option in settings_of(Settings).items()]
+
+
 OTHER_PARTS = {
-    "data": [{"name": "toys"}, {"options": {"n": 4}}, {"fingerprint": "cd"}],
+    "data": [{"name": "toys"}, {"options": {"n": 4}}, {"fingerprint": "cd"}, {"kind": "file"}],
     "model": [{"name": "convnet"}, {"options": {}}, {"own": True}],
     "method": [{"name": "pde"}, {"options": {"factor": 3}}],
     "optimizer": [{"name": "sam"}, {"defaults": "SGD lr 0.1"}],
-    "settings": [{name: value} for name, value in OTHER_SETTINGS.items()],
+    "settings": other_settings(),
 }
 OTHER_VALUES = {
     **{"record": Recording(l1=True), "seed": 1, "reference_epochs": 2},
@@ -41,7 +57,6 @@ def parts(plan: Plan, changes: dict) -> dict:
 
 
 def test_every_field_changes_the_digest_but_the_place_and_live_objects(plan):
-    assert set(OTHER_SETTINGS) == set(settings_of(Settings))
     assert {*OTHER_PARTS, *OTHER_VALUES} == {each.name for each in fields(Plan)}
     for name, cls in (("data", DataSpec), ("model", ModelSpec), ("method", MethodSpec), ("optimizer", OptimizerSpec)):
         changed = {key for change in OTHER_PARTS[name] for key in change}
@@ -77,7 +92,7 @@ def test_functions_of_the_users_own_are_known_by_what_they_do_or_are_called(plan
     assert halving.digest == same.digest != other.digest
     again = Plan.from_dict(json.loads(json.dumps(halving.to_dict())))
     assert again.digest == halving.digest
-    assert again.settings.schedule == StoredSchedule(tuple(1 - step / 20 for step in range(10)))
+    assert again.settings.schedule == StoredSchedule(tuple(1 - epoch / 60 for epoch in range(30)))
     with pytest.raises(EvenlyError, match="the schedule was a function of the user's own"):
         again.settings.schedule(0.5)
 

@@ -26,6 +26,7 @@ def test_paired_intervals_are_those_of_scipy(n, level):
     expected = (np.mean(differences), interval.low, interval.high)
     assert (ours.mean, ours.low, ours.high) == pytest.approx(expected)
     assert ours.pairs == n
+    assert paired(differences) == paired(differences, 0.95)
 
 
 @pytest.mark.parametrize(

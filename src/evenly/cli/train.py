@@ -97,16 +97,15 @@ def train(
 
 
 def _run(file: Path | None, config: dict[str, Any], typed: dict[str, Any]) -> Any:
-    from evenly.experiment.training import run_plan
+    from evenly.experiment.training import run_again
     from evenly.experiment.training import train as run_train
     from evenly.methods import find
     from evenly.runs.folder import config_from
 
     if file is not None and is_of_a_run(config):
-        plan = config_from(config, file).plan
         if "out" not in typed:
             raise EvenlyError(f"{file} is the config of a run; give --out, a folder for the run that repeats it")
-        return run_plan(plan, **typed)
+        return run_again(config_from(config, file), **typed)
     values = merged(config, typed)
     if "data" not in values:
         raise EvenlyError("there is no DATA; give a name from `evenly datasets`, a file or a folder, or --config FILE")

@@ -46,6 +46,8 @@ def predict(
 
     if Path(data).resolve() == out.resolve():
         raise EvenlyError(f"{out} is the data itself; give another file as --out")
+    if out.exists() and (out.is_dir() or b"prediction" not in out.read_bytes()[:1000]):
+        raise EvenlyError(f"{out} exists and holds no predictions; give another file as --out")
     predictions = load(run).predict(data)
     predictions.save(out)
     if as_json:
@@ -79,6 +81,8 @@ def export(
     from evenly.runs.run import load
 
     path = out or Path(f"{run.resolve().name}.{to}")
+    if path.exists() and (path.is_dir() or path.suffix not in (".safetensors", ".onnx")):
+        raise EvenlyError(f"{path} exists and is no file of a model; give another file as --out")
     print(export_run(load(run), path, to))
 
 

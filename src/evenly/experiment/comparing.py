@@ -27,6 +27,7 @@ from evenly.experiment.request import (
     erm_settings,
     plan_for,
     recording,
+    seed_numbers,
     source,
     split_arguments,
     without_unused_groups,
@@ -45,6 +46,8 @@ from evenly.runs.summary import Row, summarise
 from evenly.settings import Execution, Recording, Settings, checked, schedule_name, settings_of
 from evenly.values import name_of, plain
 
+SAMPLED = 100
+"""Points of training at which a schedule of the user's own is compared with that of an earlier call."""
 COUNTED_IN_EPOCHS = ("epochs", "evaluate_every", "patience")
 """Settings of one method that its control does not take over: an epoch of a small set is short, one of the control is
 not, and evaluated after as many of them it would be selected from fewer evaluations."""
@@ -96,7 +99,7 @@ def compare(
         model,
         tuple(dict.fromkeys([methods] if isinstance(methods, str) else methods)),
         tuple(dict.fromkeys([optimizers] if isinstance(optimizers, str) else optimizers)),
-        tuple(int(seed) for seed in seeds) if isinstance(seeds, Iterable) else tuple(range(int(seeds))),
+        seed_numbers(seeds),
         values,
         dict(options or {}),
         {},
@@ -132,7 +135,8 @@ def compare(
 class ArmPlan:
     """An arm with the plan of its first seed, and the plan of its control, which waits for the arm.
 
-    `reference` are the settings that ERM has beside it.
+    `reference` are the settings that ERM has beside it; `passes` are those of a plain control over each example, where
+    such a control may serve uncut.
     """
 
     arm: Arm
@@ -140,6 +144,16 @@ class ArmPlan:
     reference: Settings
     control_arm: Arm | None = None
     control: Plan | None = None
+    passes: int | None = None
+
+    def of_seed(self, seed: int, data: Data) -> tuple[Plan, Plan | None]:
+        """The plans of a seed: the arm's, and the control's, which waits for it."""
+        plan = evolve(self.plan, seed=seed)
+        if self.control is None:
+            return plan, None
+        epochs = self.control.settings.epochs
+        full_cost = None if self.passes is None else float(self.passes * epochs * len(data.train))
+        return plan, evolve(self.control, seed=seed, after=plan.digest, full_cost=full_cost)
 
     def without_unused_groups(self) -> ArmPlan:
         """Without inferred groups where nothing would go by them, so that equal runs have equal plans."""
@@ -203,7 +217,7 @@ class Asked:
         """What every call in one folder has in common."""
         settings = dict(self.settings)
         if "schedule" in settings:
-            settings["schedule"] = schedule_name(settings["schedule"])
+            settings["schedule"] = schedule_name(settings["schedule"], SAMPLED)
         return {
             "format": FORMAT,
             "compare": self.source.name,
@@ -287,11 +301,8 @@ def arms_and_controls(asked: Asked, data: Data) -> list[ArmPlan]:
         values = {**asked.settings, **its_swept, **asked.options.get(control_pair[0], {}), **shared}
         erm = erm_settings(asked.request(control_pair, {**asked.settings, **its_swept}), data)
         control = plan_for(asked.request(control_pair, values), data, spec, seed, erm.epochs)
-        passes = 2 if control_pair[1] in PLAIN else 1
-        full_cost = float(passes * control.settings.epochs * len(data.train))
-        same = control_pair[0] == "erm" and not shared
-        control = evolve(control, after=plan.digest, full_cost=full_cost if same else None)
-        arms.append(ArmPlan(arm, plan, reference, Arm(*control_pair, plain(its_swept)), control))
+        passes = (2 if control_pair[1] in PLAIN else 1) if control_pair[0] == "erm" and not shared else None
+        arms.append(ArmPlan(arm, plan, reference, Arm(*control_pair, plain(its_swept)), control, passes))
     return arms
 
 
@@ -326,7 +337,7 @@ class SeedJob:
         runs: dict[str, Run] = {}
         rows: dict[Arm, tuple[Row, Run]] = {}
 
-        def run(arm: Arm, plan: Plan, control: Arm | None = None) -> Run:
+        def run(arm: Arm, plan: Plan) -> Run:
             done = len(rows) / (2 * len(self.arms))
             if plan.digest not in runs:
                 out = None if self.folder is None else self.folder / "runs" / plan.folder_name
@@ -338,11 +349,11 @@ class SeedJob:
             return runs[plan.digest]
 
         for each in self.arms:
-            result = run(each.arm, evolve(each.plan, seed=seed)).results
-            if each.control is None or each.control_arm is None:
+            own, waiting = each.of_seed(seed, data)
+            result = run(each.arm, own).results
+            if waiting is None or each.control_arm is None:
                 continue
-            plan = evolve(each.control, seed=seed).completed(result)
-            control = each.control_arm
+            plan, control = waiting.completed(result), each.control_arm
             if plan.budget is not None:
                 control = Arm(control.method, control.optimizer, each.arm.swept, control_of=each.arm)
             run(control, plan)

@@ -90,7 +90,7 @@ def prepare(plan: Plan, data: Data) -> Prepared:
         plan=plan,
         network=NetworkSpec(name, plan.model.options, tuple(shape), data.classes, channels, plan.model.own),
         preprocessing=preprocessing_of(read).to_dict(),
-        class_names=tuple(map(str, data.class_names or range(data.classes))),
+        class_names=DataSummary.of(data).class_names,
         group_names=tuple(data.measured_names),
         fingerprints={"data": data.fingerprint(), "model": fingerprint(network)},
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,15 @@ from evenly.models import find as find_model
 from evenly.models.texts import TEXT_RECIPES, find_text_model
 from evenly.optim.registry import ADAPTIVE
 from evenly.runs.plan import DataSpec, MethodSpec, Model, ModelSpec, OptimizerSpec, Plan
-from evenly.settings import Execution, Option, Recording, Settings, checked, settings_of
+from evenly.settings import Execution, Option, Recording, Settings, above, at_least, checked, settings_of
 from evenly.values import name_of, plain
 
 MODEL_OPTIONS = {
     "model": Option("model", Any),
     "model_options": Option("model_options", Mapping[str, Any], default={}),
 }
+SEED = Option("seed", int)
+BUDGET = Option("budget", float, (above(0),))
 SETTINGS = settings_of(Settings) | MODEL_OPTIONS
 """What can be set for any method."""
 EXECUTION = settings_of(Execution)
@@ -64,7 +66,9 @@ class Source:
         if isinstance(self.given, str | Path):
             named = str(self.given) in DATASETS
             defaults = dataset_options(str(self.given)) if named else {}
-            return DataSpec(data.name, {**defaults, **self.options}, None if named else str(Path(self.given).resolve()))
+            place = None if named else str(Path(self.given).resolve())
+            options = plain({**defaults, **self.options})
+            return DataSpec(data.name, options, place, kind="named" if named else "file")
         return DataSpec(data.name, fingerprint=None if self._is_function else data.fingerprint())
 
     @property
@@ -101,6 +105,13 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Execu
     """The settings and options among keyword arguments, and how to execute."""
     execution = {name: value for name, value in arguments.items() if name in EXECUTION}
     return {name: value for name, value in arguments.items() if name not in EXECUTION}, Execution(**execution)
+
+
+def seed_numbers(seeds: Any) -> tuple[int, ...]:
+    """Seeds from how many there are to be, or which."""
+    if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+        return tuple(Option("seeds", int).checked(seed) for seed in seeds)
+    return tuple(range(Option("seeds", int, (at_least(1),)).checked(seeds)))
 
 
 @frozen
@@ -227,8 +238,9 @@ def _resolved(request: Request, data: Data) -> tuple[Settings, dict[str, Any], M
     settings = Settings(**values)
     if isinstance(request.optimizer, str) and request.optimizer in ADAPTIVE and "rho" not in request.values:
         settings = evolve(settings, rho=settings.rho * ADAPTIVE[request.optimizer])
-    options = {name: value for name, value in given.items() if name in method.options}
-    return settings, method.checked(options), model, model_options
+    own = {name: value for name, value in given.items() if name in method.options}
+    options = {name: option.default for name, option in method.options.items()} | method.checked(own)
+    return settings, plain(options), model, model_options
 
 
 def _coloured(split: Split) -> bool:

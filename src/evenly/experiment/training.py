@@ -14,11 +14,13 @@ from typing import Any
 from attrs import evolve
 from torch.optim import Optimizer
 
-from evenly.data import DATASETS, Data
+from evenly.data import Data
 from evenly.data import load as load_data
 from evenly.errors import EvenlyError
 from evenly.experiment.execute import execute
 from evenly.experiment.request import (
+    BUDGET,
+    SEED,
     Request,
     check_inference,
     plan_for,
@@ -30,6 +32,7 @@ from evenly.experiment.request import (
 from evenly.methods import METHODS
 from evenly.models import encoded
 from evenly.randomness import derive, isolated
+from evenly.runs.folder import Config
 from evenly.runs.plan import Model, Plan
 from evenly.runs.run import Run
 from evenly.settings import Recording, Settings, StoredSchedule, settings_of
@@ -70,7 +73,7 @@ def train(
     """
     if misplaced:
         raise EvenlyError(new_order("train", data, misplaced))
-    seed = int(seed)
+    seed = SEED.checked(seed)
     arguments, execution = split_arguments(settings)
     place, values = source(data, data_options, arguments)
     with isolated(derive(seed, "train")):
@@ -83,9 +86,7 @@ def train(
             controls = sorted({each.control for each in METHODS.values()})
             if method not in controls:
                 raise EvenlyError(f"budget does not apply to {method}; it is for {' and '.join(controls)}")
-            if not budget > 0:
-                raise EvenlyError(f"budget must be a number of example-gradients above 0, got {budget}")
-            plan = evolve(plan, budget=float(budget))
+            plan = evolve(plan, budget=float(BUDGET.checked(budget)))
     return execute(plan, loaded, None if out is None else Path(out), execution, progress)
 
 
@@ -95,20 +96,21 @@ def new_order(verb: str, first: Any, others: tuple[Any, ...]) -> str:
     return f"{verb} takes the data first and the rest by name; write evenly.{verb}({data}, model={model}, ...)"
 
 
-def run_plan(
-    plan: Plan,
+def run_again(
+    config: Config,
     *,
     data: str | Path | Data | None = None,
     out: str | Path | None = None,
     seed: int | None = None,
     **settings: Any,
 ) -> Run:
-    """Run a plan again, as a run's `config.json` has it, perhaps with other settings.
+    """Run again what a run's `config.json` has, perhaps with other settings.
 
     Args:
         data: needed where the plan cannot name it, as for a `Data` of the user's own, or where the file has moved.
         settings: any of `Settings` and `Execution`.
     """
+    plan = config.plan
     own_record = plan.record is not None and isinstance(plan.record.spectrum, str)
     own_schedule = isinstance(plan.settings.schedule, StoredSchedule) and "schedule" not in settings
     if plan.model.own or plan.optimizer.defaults is not None or own_record or own_schedule:
@@ -119,11 +121,20 @@ def run_plan(
     arguments, execution = split_arguments(settings)
     if foreign := [name for name in arguments if name not in settings_of(Settings)]:
         raise EvenlyError(f"{foreign[0]} is set by the run's config; leave it out, or leave --config out")
-    plan = evolve(plan, settings=evolve(plan.settings, **arguments), seed=plan.seed if seed is None else int(seed))
+    plan = evolve(
+        plan,
+        settings=evolve(plan.settings, **arguments),
+        seed=plan.seed if seed is None else SEED.checked(seed),
+        reference_epochs=arguments.get("epochs", plan.reference_epochs),
+    )
+    check_inference([plan])
     with isolated(derive(plan.seed, "train")):
         loaded = data_of_plan(plan, data)
         if data is not None:
             plan = evolve(plan, data=source(data, plan.data.options, {})[0].spec(loaded))
+        elif seed is None and loaded.fingerprint() != config.fingerprints["data"]:
+            where = plan.data.place or plan.data.name
+            raise EvenlyError(f"{where} has changed since the run; give the data as DATA to train on it as it is now")
     return execute(plan, loaded, None if out is None else Path(out), execution)
 
 
@@ -145,7 +156,7 @@ def data_of_plan(plan: Plan, data: str | Path | Data | None = None) -> Data:
     spec = plan.data
     if isinstance(data, Data):
         return data
-    if data is None and spec.place is None and spec.name not in DATASETS:
+    if data is None and spec.kind == "own":
         raise EvenlyError(f"the run was trained on {spec.name!r}, which its folder cannot name; give the data as well")
     if data is None and spec.place is not None and not Path(spec.place).exists():
         raise EvenlyError(f"the run was trained on {spec.place}, which is not there; give the data as well")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,15 +24,11 @@ class Arm(Value):
     swept: Mapping[str, Any] = field(factory=dict)
     control_of: Arm | None = None
 
-    @property
-    def _key(self) -> str:
-        return json.dumps(self.to_dict())
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Arm) and self._key == other._key
+        return isinstance(other, Arm) and self.to_dict() == other.to_dict()
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash((self.method, self.optimizer, frozenset(self.swept), self.control_of))
 
     @property
     def pair(self) -> str:

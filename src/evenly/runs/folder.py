@@ -21,6 +21,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,18 +89,25 @@ class RunFolder:
         if self._lock is not None:
             return
         make_folder(self.path)
-        if not (self.path / "config.json").exists():
+        self._lock = self._locked()
+        if (self.path / "config.json").exists():
+            self._check(read_config(self.path))  # another process may have begun a run of its own meanwhile
+        else:
             write_json(self.path / "config.json", self.config.to_dict())
-        (self.path / "checkpoint").mkdir(exist_ok=True)
+
+    def _locked(self) -> int | None:
+        """Hold the folder against other writers while this object lives; reading takes no lock."""
         if sys.platform == "win32":
-            return  # where two processes in one folder are the user's to avoid
+            return None  # where two processes in one folder are the user's to avoid
         import fcntl
 
-        self._lock = os.open(self.path / "config.json", os.O_RDWR)
+        lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            os.close(lock)
             raise EvenlyError(f"{self.path} is in use by another process; wait for it or choose another out") from None
+        return lock
 
     def __del__(self) -> None:
         if (lock := getattr(self, "_lock", None)) is not None:
@@ -114,7 +122,10 @@ class RunFolder:
         write_json(self.path / "results.json", {"format": FORMAT, **results.to_dict()})
 
     def remove_checkpoint(self) -> None:
+        """Remove what only a run under way needs."""
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+        with suppress(OSError):  # of a folder that can only be read
+            (self.path / ".lock").unlink(missing_ok=True)
 
 
 def read_config(folder: Path) -> Config:
@@ -134,7 +145,7 @@ def config_from(content: Any, file: Path) -> Config:
     try:
         return Config.from_dict(content)
     except (EvenlyError, TypeError, ValueError) as error:
-        raise EvenlyError(f"{file} is damaged ({error}); train the run again") from None
+        raise EvenlyError(f"{file} is damaged ({error}); remove the folder and train again") from None
 
 
 def read_results(folder: Path) -> RunResult:
@@ -146,15 +157,17 @@ def read_results(folder: Path) -> RunResult:
     try:
         return RunResult.from_dict({name: value for name, value in content.items() if name != "format"})
     except (EvenlyError, TypeError, ValueError) as error:
-        raise EvenlyError(f"{folder / 'results.json'} is damaged ({error}); train the run again") from None
+        raise EvenlyError(
+            f"{folder / 'results.json'} is damaged ({error}); remove the folder and train again"
+        ) from None
 
 
 def _check_format(path: Path, content: Any) -> None:
     if not isinstance(content, dict):
-        raise EvenlyError(f"{path} is damaged (it holds a {type(content).__name__}); train the run again")
+        raise EvenlyError(f"{path} is damaged (it holds a {type(content).__name__}); remove the folder and train again")
     if content.get("format") != FORMAT:
         written = "evenly 0.1" if "format" not in content else f"another version (format {content['format']!r})"
-        raise EvenlyError(f"{path} was written by {written}; train the run again with this version")
+        raise EvenlyError(f"{path} was written by {written}; remove the folder and train again")
 
 
 def _identity(config: Config) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from attrs import evolve, field, frozen
 from torch import nn
@@ -26,12 +26,16 @@ PlanId = str
 
 @frozen
 class DataSpec(Value):
-    """Which data: its name, what made it, where it lies, and, of an object given in Python, its fingerprint."""
+    """Which data: its name, what made it, where it lies, and, of an object given in Python, its fingerprint.
+
+    `kind` says what brings it back: a name of `evenly datasets`, a file or folder, or only the user.
+    """
 
     name: str
     options: Mapping[str, Any] = field(factory=dict)
     place: str | None = None
     fingerprint: str | None = None
+    kind: Literal["named", "file", "own"] = "own"
 
 
 @frozen

@@ -127,7 +127,7 @@ def read_history(folder: Path) -> History:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         return [row for row in rows if row["stage"] == rows[-1]["stage"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EvenlyError(f"{path} cannot be read ({error}); train the run again") from None
+        raise EvenlyError(f"{path} cannot be read ({error}); remove the folder and train again") from None
 
 
 def read_selection(folder: Path) -> Selection | None:
@@ -136,6 +136,8 @@ def read_selection(folder: Path) -> Selection | None:
     if arrays is None:
         return None
     details = {name: value if value.ndim else value.item() for name, value in arrays.items()}
+    if missing := [name for name in ("indices", "times", "why") if name not in details]:
+        raise EvenlyError(f"{folder / 'selection.npz'} lacks {missing[0]}; remove the folder and train again")
     indices, times, why = (details.pop(name) for name in ("indices", "times", "why"))
     return Selection(torch.from_numpy(indices), torch.from_numpy(times), str(why), details)
 
@@ -156,4 +158,4 @@ def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]] | None:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
-        raise EvenlyError(f"{path} cannot be read ({error}); train the run again") from None
+        raise EvenlyError(f"{path} cannot be read ({error}); remove the folder and train again") from None
