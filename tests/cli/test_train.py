@@ -124,7 +124,10 @@ def test_every_setting_goes_into_the_plan(done, mine, tmp_path):
     )
     plan = read_config(tmp_path / "deep/run").plan
     assert (plan.seed, plan.optimizer.name, plan.model.name) == (5, "sam", "mlp")
-    assert plan.method.to_dict() == {"name": "useful", "options": {"factor": 3, "on": "logits"}}
+    assert plan.method.to_dict() == {
+        "name": "useful",
+        "options": {"separating_epoch": None, "factor": 3, "on": "logits"},
+    }
     assert plan.settings == Settings(
         epochs=3, batch_size=None, lr=0.2, momentum=0.5, weight_decay=0.001, rho=0.1, schedule="cosine",
         select="average", patience=2, precision="float32",
@@ -139,12 +142,13 @@ def test_a_config_file_and_what_is_typed_beside_it(done, refused, mine, tmp_path
     done("train --config a.toml --lr 0.1 -o on=logits --out typed")
     plans = [read_config(tmp_path / name).plan for name in ("file", "typed")]
     assert [plan.settings.lr for plan in plans] == [0.3, 0.1]
-    assert [dict(plan.method.options) for plan in plans] == [{"factor": 3}, {"factor": 3, "on": "logits"}]
+    assert [plan.method.options["factor"] for plan in plans] == [3, 3]
+    assert [plan.method.options["on"] for plan in plans] == ["probabilities", "logits"]
     (tmp_path / "b.json").write_text(json.dumps(tomllib.loads((tmp_path / "a.toml").read_text()) | {"speed": 3}))
     refused("train --config b.json --out b", "no setting or option of useful is called 'speed'")
     refused("train --config c.toml --out b", "c.toml cannot be read")
     (tmp_path / "old.json").write_text(json.dumps({"evenly": "0.1.0", "data": {"name": "mine"}, "settings": {}}))
-    refused("train --config old.json --out b", "old.json was written by evenly 0.1; train the run again")
+    refused("train --config old.json --out b", "old.json was written by evenly 0.1; remove the folder and train again")
     assert not (tmp_path / "b").exists()
 
 

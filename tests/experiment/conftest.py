@@ -46,8 +46,7 @@ def draw() -> Callable[[int], Data]:
 @pytest.fixture
 def without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages have tests of their own, and drawing them takes longer than training here."""
-    for module in ("execute", "comparing"):
-        monkeypatch.setattr(f"evenly.experiment.{module}.write_report", lambda *arguments, **options: None)
+    monkeypatch.setattr("evenly.report.pages.write_report", lambda *arguments, **options: None)
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ def test_what_cannot_be_separated_is_refused(p):
     data = TensorDataset(p.x, p.y)
     with pytest.raises(EvenlyError, match="`epoch` must be at least 1, got 0"):
         HardExamples(data, epoch=0)
-    with pytest.raises(EvenlyError, match=r"factor must be a whole number from 1 .*, got 0"):
+    with pytest.raises(EvenlyError, match="factor must be at least 1, got 0"):
         HardExamples(data, epoch=1, factor=0)
     for loader in (DataLoader(data, shuffle=True), DataLoader(data, drop_last=True)):
         with pytest.raises(EvenlyError, match="shuffle=False and drop_last=False"):

@@ -25,7 +25,7 @@ def another_value(option):
         words = (
             typing.get_args(option.kind) if literal else option.constraints[0].words.removeprefix("one of ").split(", ")
         )
-        return next(name for name in words if name != option.default)
+        return next(name for name in reversed(words) if name != option.default and " " not in name)
     candidates = (7, 0.7)
     return next(value for value in candidates if all(each.holds(value) for each in option.constraints))
 

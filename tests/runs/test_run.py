@@ -143,8 +143,8 @@ DAMAGE = {
     "config.json": [
         (None, "holds no run of evenly; give the folder that `evenly train` left behind"),
         ('{"plan": ', r"config\.json cannot be read"),
-        ("[]", r"config\.json is damaged \(it holds a list\); train the run again"),
-        ('{"seed": 0}', r"config\.json was written by evenly 0\.1; train the run again with this version"),
+        ("[]", r"config\.json is damaged \(it holds a list\); remove the folder and train again"),
+        ('{"seed": 0}', r"config\.json was written by evenly 0\.1; remove the folder and train again"),
         ('{"format": 9}', r"config\.json was written by another version \(format 9\)"),
         ('{"format": 2}', r"config\.json is damaged \(a Config lacks 'plan'"),
         (('"epochs": 2', '"epochs": "two"'), r"config\.json is damaged \(.*'two'"),
@@ -164,8 +164,8 @@ DAMAGE = {
         ('{"stage"', r"metrics\.jsonl cannot be read"),
         ("", ""),
     ],
-    "selection.npz": [(None, ""), ("half", r"selection\.npz cannot be read \(.*\); train the run again")],
-    "record.npz": [(None, ""), ("half", r"record\.npz cannot be read \(.*\); train the run again")],
+    "selection.npz": [(None, ""), ("half", r"selection\.npz cannot be read \(.*\); remove the folder and train again")],
+    "record.npz": [(None, ""), ("half", r"record\.npz cannot be read \(.*\); remove the folder and train again")],
     "model.safetensors": [(None, r"holds no model\.safetensors"), ("half", r"model\.safetensors cannot be read")],
 }
 EACH = [(name, damage, message) for name, cases in DAMAGE.items() for damage, message in cases]
