@@ -17,6 +17,7 @@ from torch import nn
 import evenly
 from evenly import Data, EvenlyError
 from evenly.data import load as load_data
+from evenly.engine.accuracy import wilson
 from evenly.models import encoded, factory
 
 QUICK = {"epochs": 2, "batch_size": 8, "device": "cpu"}
@@ -202,3 +203,15 @@ def test_what_is_no_run_is_refused(tmp_path, finished):
     assert run.results.epochs == 2
     with pytest.raises(EvenlyError, match=r"a module of your own; give it: evenly.load\("):
         _ = run.model
+
+
+def test_outputs_and_group_intervals_are_those_that_the_run_measured(tmp_path):
+    """Also in bf16, which the loaded run has to use again."""
+    evenly.train(arrays(tmp_path), model="mlp", precision="bf16", out=tmp_path / "run", **QUICK)
+    run = evenly.load(tmp_path / "run")
+    test = load_data(tmp_path / "own.npz", seed=0).test
+    with np.load(tmp_path / "run/predictions.npz") as stored:
+        assert torch.equal(run.outputs(test), torch.from_numpy(stored["test_outputs"]))
+    measured = run.results.splits["test"]
+    bounds = [wilson(round(a * n), n) for a, n in zip(measured.groups, measured.group_counts, strict=True) if n]
+    assert [each for each in measured.group_intervals if each is not None] == bounds

@@ -46,7 +46,7 @@ class ComparisonPlan(Value):
     data_options: Mapping[str, Any] = field(factory=dict)
 
 
-@define
+@define(repr=False)
 class Comparison:
     """What came of a comparison.
 
@@ -54,7 +54,6 @@ class Comparison:
         rows: one per run, controls included.
         summary: one per arm.
         others: rows of runs that earlier calls left in the same folder and this one did not ask for.
-        folders: the folder of each run in `out`, by arm and seed.
         runs: the runs themselves, by arm and seed.
     """
 
@@ -87,6 +86,10 @@ class Comparison:
 
     def save(self, path: str | Path) -> None:
         write_json(Path(path), self.to_dict())
+
+    def __repr__(self) -> str:
+        arms = ", ".join(each.arm.name for each in self.arms)
+        return f"Comparison({len(self.rows)} runs on {self.data}: {arms})"
 
     def by_arm(self, arm: Arm | None) -> Summary | None:
         """An arm's summary."""
