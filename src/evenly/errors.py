@@ -35,6 +35,6 @@ class EvenlyWarning(UserWarning):
 def unknown(kind: str, name: str, known: Iterable[str]) -> EvenlyError:
     """The error for a name that is not there, with the nearest one that is."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}" if known else "there are none"
     return EvenlyError(f"no {kind} is called {name!r}; {hint}")

@@ -134,6 +134,8 @@ def checked(owner: str, values: Mapping[str, Any], options: Mapping[str, Option]
     Args:
         owner: whose options they are, for the message: "option of pde".
     """
+    if not isinstance(values, Mapping):
+        raise EvenlyError(f"{owner}: give names and values, got {values!r}")
     if strangers := [name for name in values if name not in options]:
         raise unknown(owner, strangers[0], options)
     return {name: options[name].checked(value, owner) for name, value in values.items()}
@@ -359,6 +361,6 @@ def _kind_in_words(kind: Any) -> str:
         return " or ".join(dict.fromkeys(_kind_in_words(k) for k in typing.get_args(kind) if k is not type(None)))
     if origin is Literal:
         return f"one of {', '.join(typing.get_args(kind))}"
-    if isinstance(origin, type) and issubclass(origin, Sequence):
-        return "a list"
+    if isinstance(origin, type) and issubclass(origin, Sequence | Mapping):
+        return "a list" if issubclass(origin, Sequence) else "names and values"
     return {float: "a number", int: "a whole number", bool: "true or false", str: "a name"}.get(kind, "another value")

@@ -127,7 +127,7 @@ def config_values(path: Path | None) -> dict[str, Any]:
             content: Any = tomllib.loads(text)
         else:
             content = json.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise EvenlyError(f"{path} cannot be read ({error}); give a .toml or .json file") from None
     if not isinstance(content, dict):
         raise EvenlyError(f"{path} holds a {type(content).__name__}; give names and values, e.g. epochs = 30")

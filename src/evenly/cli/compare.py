@@ -109,7 +109,8 @@ def compare(
     )  # fmt: skip
     values = merged(config_values(config), typed | settings)
     if is_of_a_run(values):
-        raise EvenlyError(f"{config} is the config of a run; give it to `evenly train`, or name what to compare")
+        what = "a comparison; name its DATA and settings" if "compare" in values else "a run; give it to `evenly train`"
+        raise EvenlyError(f"{config} is the config of {what}")
     if "data" not in values:
         raise EvenlyError("there is no DATA; give a name from `evenly datasets`, a file or a folder, or --config FILE")
     place = str(values.pop("data"))

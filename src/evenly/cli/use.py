@@ -46,6 +46,7 @@ def predict(
 
     if Path(data).resolve() == out.resolve():
         raise EvenlyError(f"{out} is the data itself; give another file as --out")
+    _refuse_inside(run, out)
     if out.exists() and (out.is_dir() or b"prediction" not in out.read_bytes()[:1000]):
         raise EvenlyError(f"{out} exists and holds no predictions; give another file as --out")
     predictions = load(run).predict(data)
@@ -54,6 +55,11 @@ def predict(
         print(json.dumps(predictions.to_dict(), indent=2))
         return
     show_predictions(predictions, out)
+
+
+def _refuse_inside(run: Path, out: Path) -> None:
+    if out.resolve().is_relative_to(run.resolve()):
+        raise EvenlyError(f"{out} lies in the folder of the run; give a file elsewhere as --out")
 
 
 def export(
@@ -81,6 +87,7 @@ def export(
     from evenly.runs.run import load
 
     path = out or Path(f"{run.resolve().name}.{to}")
+    _refuse_inside(run, path)
     if path.exists() and (path.is_dir() or path.suffix not in (".safetensors", ".onnx")):
         raise EvenlyError(f"{path} exists and is no file of a model; give another file as --out")
     print(export_run(load(run), path, to))

@@ -319,6 +319,7 @@ def _array(preprocessing: ArrayPreprocessing, raw: Any) -> Tensor:
         raise EvenlyError(f"the new inputs have shape {tuple(x.shape)}; give {_accepted(preprocessing)}")
     dtype = getattr(torch, preprocessing.dtype)
     exact = x.is_floating_point() or dtype.is_floating_point or torch.equal(x.to(dtype).to(x.dtype), x)
-    if not torch.can_cast(x.dtype, dtype) or not exact:
+    pixels = x.dtype == torch.uint8 and dtype.is_floating_point  # bytes are rarely on the scale of the numbers before
+    if not torch.can_cast(x.dtype, dtype) or not exact or pixels:
         raise EvenlyError(f"the new inputs are {x.dtype} and the network was trained on {dtype}; convert them")
     return x.to(dtype)

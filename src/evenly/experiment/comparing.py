@@ -43,7 +43,7 @@ from evenly.runs.folder import FORMAT
 from evenly.runs.plan import Model, Plan
 from evenly.runs.run import Run
 from evenly.runs.summary import Row, summarise
-from evenly.settings import Execution, Recording, Settings, checked, schedule_name, settings_of
+from evenly.settings import Execution, Option, Recording, Settings, checked, schedule_name, settings_of
 from evenly.values import name_of, plain
 
 SAMPLED = 100
@@ -94,6 +94,13 @@ def compare(
         raise EvenlyError(new_order("compare", data, misplaced))
     arguments, execution = split_arguments(settings)
     place, values = source(data, data_options, arguments)
+    for name, kind, value in (
+        ("methods", str | Sequence[str], methods),
+        ("optimizers", str | Sequence[str], optimizers),
+        ("options", Mapping[str, Any] | None, options),
+        ("sweep", Mapping[str, Any] | None, sweep),
+    ):
+        Option(name, kind).checked(value)
     asked = Asked(
         place,
         model,

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from evenly.errors import EvenlyError
 from evenly.experiment.comparing import compare
-from evenly.files import write_json
+from evenly.files import holds_something, write_json
 from evenly.report import write_report
 from evenly.runs.comparison import Comparison
 from evenly.runs.folder import FORMAT
@@ -28,6 +29,7 @@ COMPARISONS: dict[str, dict[str, Any]] = {
     "shortcut-digits": {"methods": ["erm", "erm+sam", "useful", "pde", "group_dro", "subsample"]},
 }
 SEEDS = {"patches": 8, "shortcut-digits": 4}
+PAGES = ("results.json", "report.html")
 FIRST_SEED = 10
 """The digits' recipe was chosen on the validation sets of seeds 0-9. The patches' length was picked by test accuracy on
 seeds 0-3 and then held against four others on the validation sets of seeds 20-27. The patches have eight seeds because
@@ -39,6 +41,8 @@ def demo(
 ) -> list[Comparison]:
     """Run both comparisons on seeds from `seed` on; leaves `results.json` and `report.html`, and resumes."""
     out, started = Path(out), time.perf_counter()
+    if holds_something(out) and not all(path.name in (*COMPARISONS, *PAGES) for path in out.iterdir()):
+        raise EvenlyError(f"{out} holds something else than a demo; choose another out")
     tables = [
         compare(data, **settings, seeds=range(seed, seed + SEEDS[data]), device=device, jobs=jobs, out=out / data)
         for data, settings in COMPARISONS.items()

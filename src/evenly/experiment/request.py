@@ -87,6 +87,10 @@ class Source:
 
 def source(data: Any, options: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> tuple[Source, dict[str, Any]]:
     """The data asked for, and the settings without `groups` where that names columns of the data's table."""
+    if not isinstance(options, Mapping | None) or "seed" in (options or {}):
+        raise EvenlyError(
+            f"options of the data must be names and values without a seed, got {options!r}; give seed=..."
+        )
     settings, options = dict(settings), dict(options or {})
     columns = settings.get("groups", "given")
     if not isinstance(data, str | Path) or columns in ("given", "infer"):
@@ -273,6 +277,8 @@ def _optimizer_spec(optimizer: str | Callable[[Any], Optimizer]) -> OptimizerSpe
     """An optimizer of the user's own by what it builds, so that another is not taken for it on resume."""
     if isinstance(optimizer, str):
         return OptimizerSpec(optimizer)
+    if not callable(optimizer):
+        raise EvenlyError(f"an optimizer is a name or a function from parameters to an optimizer, got {optimizer!r}")
     built = optimizer([nn.Parameter(torch.zeros(1))])
     defaults = sorted((name, value) for name, value in built.defaults.items() if not callable(value))
     return OptimizerSpec(str(name_of(optimizer)), f"{type(built).__name__} {defaults}", optimizer)

@@ -90,6 +90,6 @@ def method(
 
 def find(name: str) -> Method:
     """A method by name."""
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         raise unknown("method", name, METHODS)
     return METHODS[name]

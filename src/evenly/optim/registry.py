@@ -71,7 +71,7 @@ def builder(
     """A function from parameters to the named optimizer; a function is returned as it is."""
     if callable(name_or_function):
         return name_or_function
-    if name_or_function not in OPTIMIZERS:
+    if not isinstance(name_or_function, str) or name_or_function not in OPTIMIZERS:
         raise unknown("optimizer", name_or_function, OPTIMIZERS)
     make = OPTIMIZERS[name_or_function][0]
     return lambda params: make(params, lr=lr, momentum=momentum, weight_decay=weight_decay, rho=rho)

@@ -21,7 +21,7 @@ class Measured(Value):
 
     accuracy: float
     loss: float | None
-    worst_class: float
+    worst_class: float | None
     worst_group: float | None = None
     train_weighted: float | None = None
     groups: tuple[float | None, ...] = ()
