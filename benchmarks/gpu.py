@@ -21,7 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
@@ -39,7 +39,7 @@ from evenly.engine.losses import predictions
 from evenly.engine.side_by_side import side_by_side
 from evenly.runs.folder import read_results
 
-PER_CLASS, TOP = 100, 5
+PER_CLASS, TOP, TRAINING_IMAGES = 100, 5, 50_000
 MORE_TO_DO = 3
 
 
@@ -48,8 +48,9 @@ class Unit:
     """One arm on its seeds, and what was published of it.
 
     Attributes:
-        record_at: epochs at which eigenvalues (10 to 20 s for each seed) and the l1 norm are recorded; forgetting is
-            followed at every epoch.
+        options: of the method.
+        record_at: epochs at which eigenvalues (10 to 20 s for each seed) and the l1 norm are recorded.
+        forgetting: whether every training example is evaluated after each epoch.
         test_error: published, in percent, with its standard deviation.
         lambda_max, ratio: published lambda_max and lambda_max / lambda_5 at the end.
     """
@@ -60,12 +61,14 @@ class Unit:
     model: str
     method: str
     optimizer: str
-    test_error: tuple[float, float]
-    lambda_max: float
-    ratio: float
+    test_error: tuple[float, float] | None = None
+    lambda_max: float | None = None
+    ratio: float | None = None
+    options: dict[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
     epochs: int = 200
     record_at: tuple[int, ...] = (200,)
+    forgetting: bool = True
 
 
 UNITS = {
@@ -80,6 +83,29 @@ UNITS = {
         lambda_max=53.8,
         ratio=3.8,
     ),
+    "useful-8": Unit(
+        "cifar10-useful-8",
+        "CIFAR-10: USEFUL, separated after the paper's 8 epochs",
+        "cifar10",
+        "preact_resnet18",
+        "useful",
+        "sgd",
+        test_error=(4.79, 0.05),
+        lambda_max=41.8,
+        ratio=1.5,
+        options={"separating_epoch": 8},
+    ),
+    "useful-4": Unit(
+        "cifar10-useful-4",
+        "CIFAR-10: USEFUL, separated after the 4 epochs of its rule",
+        "cifar10",
+        "preact_resnet18",
+        "useful",
+        "sgd",
+        options={"separating_epoch": 4},
+        record_at=(),
+        forgetting=False,
+    ),
 }
 """Published values: Nguyen et al. 2024, Tables 1 and 2."""
 
@@ -93,7 +119,8 @@ class Answers:
 
     The pass is that of an evaluation, 1,024 images at a time in the precision that the network trains in, so that it
     takes less time on a GPU than `record={"forgetting": True}`: 256 images at a time in float32. The epoch is the one
-    after the last in the run's metrics, so that an epoch trained again after a stop replaces its row.
+    after the last of the final stage in the run's metrics, so that an epoch trained again after a stop replaces its
+    row, and the first one those of an early network.
     """
 
     def __init__(self, data: Data, device: torch.device, epochs: int, run: Path) -> None:
@@ -137,7 +164,9 @@ class Spectrum:
 def train(unit: Unit, seed: int, args: argparse.Namespace, device: torch.device, until: float) -> None:
     data = random_images(args.trial) if args.trial else load(unit.data, seed=seed)
     run = args.out / f"seed{seed}"
-    data.observe = Answers(data, device, unit.epochs, run)
+    if unit.forgetting:
+        data.observe = Answers(data, device, unit.epochs, run)
+    record = {"spectrum": Spectrum(data.train, seed), "l1": True, "epochs": list(unit.record_at)}
 
     def progress(share: float, note: str) -> None:
         if round(share * unit.epochs) % args.print_every == 0:
@@ -147,8 +176,7 @@ def train(unit: Unit, seed: int, args: argparse.Namespace, device: torch.device,
 
     evenly.train(
         data=data, model=unit.model, method=unit.method, optimizer=unit.optimizer, seed=seed, epochs=unit.epochs,
-        out=run, device=str(device), progress=progress,
-        record={"spectrum": Spectrum(data.train, seed), "l1": True, "epochs": list(unit.record_at)},
+        out=run, device=str(device), progress=progress, record=record if unit.record_at else None, **unit.options,
     )  # fmt: skip
 
 
@@ -179,7 +207,7 @@ def bring_home(unit: Unit, args: argparse.Namespace, device: torch.device) -> No
     """Write what is there so far of every seed."""
     home = args.home or args.out / "home"
     home.mkdir(parents=True, exist_ok=True)
-    rows, settings, due = [], {}, " ".join(map(str, unit.record_at))
+    rows, settings, due = [], {}, "".join(f" {epoch}" for epoch in unit.record_at)
     for seed in unit.seeds:
         run = args.out / f"seed{seed}"
         metrics = read_metrics(run / "metrics.jsonl")
@@ -188,7 +216,15 @@ def bring_home(unit: Unit, args: argparse.Namespace, device: torch.device) -> No
         config = json.loads((run / "config.json").read_text())
         plan = config["plan"]
         settings = plan["settings"] | {"data": plan["data"]["name"], "model": plan["model"]["name"]}
-        row, scores = seed_row(seed, metrics, np.load(answers_file(run)))
+        row: dict[str, Any] = {
+            "seed": seed,
+            "epochs": len(metrics),
+            "train_loss": [row["train_loss"] for row in metrics],
+        }
+        if unit.forgetting:
+            kept, scores = forgetting_row(metrics, np.load(answers_file(run)))
+            row |= kept
+            np.savez_compressed(home / f"forgetting-seed{seed}.npz", scores=scores)
         if (run / "results.json").exists():
             results = read_results(run)
             row |= {
@@ -197,18 +233,17 @@ def bring_home(unit: Unit, args: argparse.Namespace, device: torch.device) -> No
                 "results": results.to_dict(),
             }
         rows.append(row)
-        np.savez_compressed(home / f"forgetting-seed{seed}.npz", scores=scores)
     measured = {
         "unit": args.unit, "commit": args.commit,
-        "command": f"python benchmarks/gpu.py {args.unit} --out FOLDER --record-at {due}",
+        "command": f"python benchmarks/gpu.py {args.unit} --out FOLDER --record-at{due}",
         "machine": torch.cuda.get_device_name() if device.type == "cuda" else "CPU", "torch": torch.__version__,
         "settings": settings, "record_at": unit.record_at, "rows": rows,
     }  # fmt: skip
     (home / f"{unit.page}.json").write_text(json.dumps(measured, indent=1) + "\n")
 
 
-def seed_row(seed: int, metrics: list[dict[str, Any]], answers: Any) -> tuple[dict[str, Any], Any]:
-    """(what is kept of one seed, the forgetting score of every training example, infinite where it never was right)."""
+def forgetting_row(metrics: list[dict[str, Any]], answers: Any) -> tuple[dict[str, Any], Any]:
+    """(what is kept of forgetting, every training example's score, infinite where it never was right)."""
     history = answers[: len(metrics)]
     scores = evenly.forgetting_scores(history).numpy()
     times = scores[np.isfinite(scores)].astype(int)
@@ -220,19 +255,19 @@ def seed_row(seed: int, metrics: list[dict[str, Any]], answers: Any) -> tuple[di
         never = int(so_far.isinf().sum())
         recorded.append({"epoch": row["epoch"], **values, "mean_forgetting": forgotten, "never_right": never})
     kept = {
-        "seed": seed,
-        "epochs": len(metrics),
         "mean_forgetting": float(times.mean()),
         "never_right": int(np.isinf(scores).sum()),
         "forgotten_times": {str(k): int(n) for k, n in enumerate(np.bincount(times)) if n},
         "recorded": recorded,
-        **{name: [row[name] for row in metrics] for name in ("train_loss", "train_accuracy", "right")},
+        **{name: [row[name] for row in metrics] for name in ("train_accuracy", "right")},
     }
     return kept, scores
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    """The epochs of the final stage."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [row for row in rows if row["stage"] == "final"]
 
 
 def answers_file(run: Path) -> Path:
@@ -247,45 +282,62 @@ def _page(file: Path) -> None:
 
 def _lines(measured: dict[str, Any]) -> list[str]:
     unit, rows, settings = UNITS[measured["unit"]], measured["rows"], measured["settings"]
-    last = [row["recorded"][-1] for row in rows]
     seeds = ", ".join(str(row["seed"]) for row in rows)
-    error, spread = unit.test_error
+    options = "".join(f", {name} {value}" for name, value in unit.options.items())
+    published = "–" if unit.test_error is None else "{:.2f} ± {:.2f} (3 seeds)".format(*unit.test_error)
     ours: dict[str, tuple[list[float], str, int]] = {
-        "test error, %": ([row["test_error"] for row in rows], f"{error:.2f} ± {spread:.2f} (3 seeds)", 2),
-        "λ_max": ([row["lambda_1"] for row in last], f"{unit.lambda_max}", 1),
-        "λ_max / λ_5": ([row["lambda_1"] / row["lambda_5"] for row in last], f"{unit.ratio}", 1),
-        "l1 norm": ([row["l1_norm"] for row in last], "drawn in its Figure 5", 0),
-        "mean forgetting score": ([row["mean_forgetting"] for row in rows], "drawn in its Figure 8", 2),
-        "never forgotten, %": ([_forgotten_share(row, 0, 0) for row in rows], "drawn in its Figure 8", 1),
-        "forgotten 20 times or more, %": ([_forgotten_share(row, 20) for row in rows], "drawn in its Figure 8", 1),
+        "test error, %": ([row["test_error"] for row in rows], published, 2),
         "cost, as a multiple of ERM's": ([row["cost_multiple"] for row in rows], "–", 2),
     }
+    if unit.method != "erm":
+        images = [100 * row["results"]["chosen"] / TRAINING_IMAGES for row in rows]
+        ours["images repeated, %"] = (images, "about 30", 1)
+    if measured["record_at"]:
+        last = [row["recorded"][-1] for row in rows]
+        ours["λ_max"] = ([row["lambda_1"] for row in last], f"{unit.lambda_max or '–'}", 1)
+        ours["λ_max / λ_5"] = ([row["lambda_1"] / row["lambda_5"] for row in last], f"{unit.ratio or '–'}", 1)
+        ours["l1 norm"] = ([row["l1_norm"] for row in last], "drawn in its Figure 5", 0)
+    if unit.forgetting:
+        drawn = "drawn in its Figure 8"
+        ours["mean forgetting score"] = ([row["mean_forgetting"] for row in rows], drawn, 2)
+        ours["never forgotten, %"] = ([_forgotten_share(row, 0, 0) for row in rows], drawn, 1)
+        ours["forgotten 20 times or more, %"] = ([_forgotten_share(row, 20) for row in rows], drawn, 1)
     lines = [
         f"# {unit.title}", "",
-        f"Pre-activation ResNet-18, {settings['epochs']} epochs, seeds {seeds}, batch {settings['batch_size']}, "
-        f"learning rate {settings['lr']} divided by 10 at half and three quarters, momentum {settings['momentum']}, "
-        f"weight decay {settings['weight_decay']}, zero padding of 4, crop and flip, bf16. The last epoch's weights; "
-        f"the test set selected nothing. {measured['machine']}, torch {measured['torch']}, "
-        f"commit `{measured['commit'][:12]}`.", "",
+        f"Pre-activation ResNet-18, {unit.method}{options}, {settings['epochs']} epochs, seeds {seeds}, "
+        f"batch {settings['batch_size']}, learning rate {settings['lr']} divided by 10 at half and three quarters, "
+        f"momentum {settings['momentum']}, weight decay {settings['weight_decay']}, zero padding of 4, crop and flip, "
+        f"bf16. The last epoch's weights; the test set selected nothing. {measured['machine']}, "
+        f"torch {measured['torch']}, commit `{measured['commit'][:12]}`.", "",
         "| at the end | mean ± standard deviation over seeds (each seed) | paper (Tables 1 and 2) |", "|---|---|---|",
         *(f"| {name} | {_mean_sd(values, digits)} | {paper} |" for name, (values, paper, digits) in ours.items()), "",
-        "Along the run, means over seeds:", "",
-        "| epoch | training loss, augmented | training accuracy, not augmented, % |", "|---|---|---|",
     ]  # fmt: skip
+    columns = {"train_loss": "training loss, augmented", "right": "training accuracy, not augmented, %"}
+    columns = {name: title for name, title in columns.items() if name in rows[0]}
+    lines += ["Along the run, means over seeds:", "", "| epoch | " + " | ".join(columns.values()) + " |"]
+    lines.append("|---" * (1 + len(columns)) + "|")
     for epoch in range(settings["epochs"] // 4, settings["epochs"] + 1, settings["epochs"] // 4):
-        loss, right = (mean(row[name][epoch - 1] for row in rows) for name in ("train_loss", "right"))
-        lines.append(f"| {epoch} | {loss:.4f} | {100 * right:.2f} |")
+        values = {name: mean(row[name][epoch - 1] for row in rows) for name in columns}
+        cells = [f"{100 * value:.2f}" if name == "right" else f"{value:.4f}" for name, value in values.items()]
+        lines.append(f"| {epoch} | " + " | ".join(cells) + " |")
+    if measured["record_at"]:
+        lines += ["", SPECTRUM_NOTE]
+    if unit.forgetting:
+        lines += ["", f"{FORGETTING_NOTE} {sum(row['never_right'] for row in rows)} never were."]
     return [
-        *lines, "",
-        "Eigenvalues are of the Hessian of the mean cross-entropy over 1,000 training images, the first 100 of each "
-        "class, without augmentation, in eval mode and float32, and all have converged. The paper also takes 100 of "
-        "each class. It does not say which ones, nor in which mode its network was. These runs do not show where the "
-        "difference in λ_max comes from.", "",
-        "Training accuracy and forgetting are of all training images at the end of every epoch, without augmentation. "
-        "The mean forgetting score is over the images that were right at least once; "
-        f"{sum(row['never_right'] for row in rows)} never were.", "",
-        f"Made by `{measured['command']}`; every number is in `{unit.page}.json` beside this page.",
+        *lines, "", f"Made by `{measured['command']}`; every number is in `{unit.page}.json` beside this page.",
     ]  # fmt: skip
+
+
+SPECTRUM_NOTE = """\
+Eigenvalues are of the Hessian of the mean cross-entropy over 1,000 training images, the first 100 of each class, \
+without augmentation, in eval mode and float32, and all have converged. The paper also takes 100 of each class. It \
+does not say which ones, nor in which mode its network was. These runs do not show where the difference in λ_max \
+comes from."""
+
+FORGETTING_NOTE = """\
+Training accuracy and forgetting are of all training images at the end of every epoch, without augmentation. The mean \
+forgetting score is over the images that were right at least once;"""
 
 
 def _forgotten_share(row: dict[str, Any], low: int, high: int | None = None) -> float:
