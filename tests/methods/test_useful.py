@@ -90,6 +90,15 @@ def test_a_class_is_cut_at_the_best_of_all_thresholds(sizes: tuple[int, int], ga
     assert set(found.tolist()) == expected
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_every_point_is_nearest_to_the_mean_of_its_cluster(seed: int) -> None:
+    points = torch.randn(5000, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    chosen = torch.zeros(5000, dtype=torch.bool)
+    chosen[hard_examples(points[:, 0], torch.ones(5000), features=points)] = True
+    means = torch.stack([points[~chosen].mean(0), points[chosen].mean(0)])
+    assert torch.equal(torch.cdist(points, means).argmin(1).bool(), chosen)
+
+
 def test_the_higher_loss_cluster_is_chosen_even_where_it_is_the_larger() -> None:
     logits = torch.tensor([4.0] * 3 + [-1.0] * 17 + [-4.0] * 17 + [1.0] * 3)
     labels = torch.tensor([1] * 20 + [0] * 20)

@@ -39,6 +39,9 @@ from evenly.settings import Settings, checks_options
 WORTH_THREADS = 1_000_000
 """Fewer numbers than this are clustered on one thread: on many cores, handing work round takes longer than doing it."""
 
+MOST_ROUNDS = 10_000
+"""Of k-means: far more than it takes until no point changes its cluster."""
+
 ALL_ALIKE = "in each class the early network's outputs are all alike"
 
 On = Literal["probabilities", "logits", "features"]
@@ -101,7 +104,7 @@ def hard_examples(
     Returns:
         int64 indices into the arrays given, ascending. A class whose outputs are all alike has no hard examples.
     """
-    logits, labels = torch.as_tensor(logits).detach().cpu().double(), torch.as_tensor(labels).cpu().long()
+    logits, labels = torch.as_tensor(logits).detach().cpu(), torch.as_tensor(labels).cpu().long()
     if len(logits) != len(labels) or labels.ndim != 1:
         raise EvenlyError(
             f"logits {tuple(logits.shape)} do not go with labels {tuple(labels.shape)}; give (N, K) and (N,)"
@@ -109,38 +112,43 @@ def hard_examples(
     finite(logits)
     check_splittable(labels, classes=2 if single(logits) else logits.shape[1])
     if features is not None:
-        points = torch.as_tensor(features).detach().cpu().double()
-        if len(points) != len(labels) or not bool(torch.isfinite(points).all()):
+        features = torch.as_tensor(features).detach().cpu()
+        if len(features) != len(labels) or not bool(torch.isfinite(features).all()):
             raise EvenlyError(
-                f"features {tuple(points.shape)} must be {len(labels)} finite rows; give one for each label"
+                f"features {tuple(features.shape)} must be {len(labels)} finite rows; give one for each label"
             )
-        points = points.reshape(len(labels), -1)
-    else:
-        points = probabilities(logits) if on == "probabilities" else logits.reshape(len(labels), -1)
-    each = losses(logits, labels)
-    hard = [
-        members[_higher_loss_cluster(points[members].numpy(), each[members].numpy(), seed)]
-        for label in labels.unique()
-        for members in [(labels == label).nonzero().flatten()]
-    ]
+        features = features.reshape(len(labels), -1)
+    hard = []
+    for label in labels.unique():  # float64 copies of one class at a time: the whole set may not fit twice
+        members = (labels == label).nonzero().flatten()
+        outputs = logits[members].double()
+        each = losses(outputs, labels[members]).numpy()
+        if features is not None:
+            points = features[members].double()
+        else:
+            points = probabilities(outputs) if on == "probabilities" else outputs.reshape(len(members), -1)
+        del outputs
+        hard.append(members[_higher_loss_cluster(points.numpy(), each, seed)])
     return torch.cat(hard).sort().values
 
 
 def _higher_loss_cluster(points: np.ndarray, losses: np.ndarray, seed: int) -> np.ndarray:
-    """Positions of the 2-means cluster with the larger mean loss.
+    """Positions of the 2-means cluster with the larger mean loss; the points are rounded in place.
 
     The points are clustered in sorted order, so that the k-means starts do not depend on how the examples are stored.
     """
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
-    points = points.round(ALIKE)
+    points.round(ALIKE, out=points)
     if bool((points == points[0]).all()):
         return np.empty(0, dtype=np.int64)
     order = np.lexsort(points.T)
     assignment = np.empty(len(points), dtype=np.int64)
+    # tol=0: each start goes on until no point changes its cluster, where sklearn's default leaves some misplaced
+    kmeans = KMeans(2, n_init=10, tol=0, max_iter=MOST_ROUNDS, random_state=seed % 2**32, copy_x=False)
     with threadpool_limits(1 if points.size < WORTH_THREADS else None):
-        assignment[order] = KMeans(2, n_init=10, random_state=seed % 2**32).fit_predict(points[order])
+        assignment[order] = kmeans.fit_predict(points[order])
     members = [losses[assignment == cluster] for cluster in (0, 1)]
     means = [math.fsum(each) / len(each) for each in members]  # fsum is exact: no order of storage tips a close call
     return np.flatnonzero(assignment == int(np.argmax(means)))
