@@ -10,8 +10,8 @@ is worth keeping and small: a JSON file of results, metrics and recorded values,
 forgetting score of every training example. Weights are left in `--out`. `--trial` replaces the data by that many random
 images. `page` writes the page that belongs to a JSON file, beside it.
 
-Measured on one NVIDIA H200: `sgd-200` took 11 minutes in two parts. Its three seeds ended at a test error of 4.96 +-
-0.07 percent. An epoch of all three took 2.9 s, with the pass over the training set that follows each of them.
+Measured on one NVIDIA H200 with three seeds side by side: `sgd-200` took 11 minutes in two parts, `useful-8` 14 and
+`useful-4`, which follows no forgetting, 11.
 """
 
 from __future__ import annotations
