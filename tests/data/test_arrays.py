@@ -2,12 +2,14 @@
 
 import io
 import warnings
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from evenly.data import load
+from evenly.data import Texts, from_arrays, load
 
 SPLITS = ("train", "validation", "test")
 X = np.arange(12.0).reshape(6, 2)
@@ -116,6 +118,53 @@ REFUSED = [
 @pytest.mark.parametrize(("columns", "message"), REFUSED)
 def test_refusals(saved, refused, columns, message):
     refused(message, load, saved(**columns))
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", np.longdouble, ">i2", "<f2"])
+def test_numbers_of_any_type_are_read(saved, dtype):
+    data = load(saved(x=X.astype(dtype), y=Y.astype(">i8"), groups=Y.astype(">u2"), split=["train"] * 6))
+    np.testing.assert_array_equal(data.train.inputs.numpy(), X)
+    assert data.train.labels.tolist() == data.train.groups.tolist() == Y.tolist()
+
+
+def test_arrays_that_hold_no_numbers_or_more_than_fits_are_refused(saved, tmp_path, refused):
+    void = np.zeros(6, [("a", "f4")])
+    for columns, message in (
+        ({"x": X.astype(complex), "y": Y}, "the train inputs are of type complex128; give numbers"),
+        ({"x": void, "y": Y}, "inputs are of type .*; give numbers"),
+        ({"x": X, "y": Y.astype(complex)}, "train labels are of type complex128; give numbers"),
+        ({"x": X, "y": Y, "groups": void}, "train groups are of type .*; give numbers"),
+    ):
+        refused(message, load, saved(**columns))
+    path = tmp_path / "mine.npz"
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (1_000_000, 500_000)}
+    )
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", header.getvalue() + b"\0" * 99)
+    refused(r"cannot be read as plain arrays \(Unable to allocate 3.64 TiB|EOF: reading array", load, path)
+    content = bytearray(Path(saved(x=X, y=Y)).read_bytes())
+    for start in (content.find(b"PK\1\2") + 8, content.find(b"PK\3\4") + 6):
+        content[start] |= 1  # the flag of an encrypted file
+    path.write_bytes(content)
+    refused(r"cannot be read as plain arrays \('?x.npy'? is encrypted", load, path)
+
+
+def test_arrays_in_memory_are_divided_like_the_rows_of_a_file(refused):
+    columns = arrays()
+    given = [columns[name] for name in ("x", "y", "groups")]
+    data = from_arrays(*given, seed=5)
+    assert [len(split) for split in data.splits.values()] == [120, 41, 39]
+    assert numbers(data) == numbers(from_arrays(*map(torch.from_numpy, given), seed=5)) != numbers(from_arrays(*given))
+    texts = from_arrays(Texts([str(i) for i in range(200)]), columns["y"], seed=5)
+    assert [int(text) % 2 for text in texts.test.texts] == texts.test.labels.tolist()
+    refused(
+        "class 0 has no example in the validation split .*; give more, or divide them yourself",
+        from_arrays,
+        X,
+        [0] + [1] * 5,
+    )
 
 
 def damaged():

@@ -9,11 +9,11 @@ JOINED = ("cifar-mnist", "fashion-mnist-mnist", "coloured-mnist")  # made of oth
 
 
 def test_unknown_names_and_options_are_met_with_the_nearest(refused):
-    refused("no data set is called 'patchs'; did you mean 'patches'", load, "patchs")
+    refused("there is no file, folder or data set 'patchs'; did you mean 'patches'", load, "patchs")
     refused("no option of patches is called 'alhpa'; did you mean 'alpha'", load, "patches", alhpa=0.5)
     refused("no option of patches is called 'zzz'; there are: alpha, beta_d", load, "patches", zzz=1)
-    refused("there is no file or folder 'photos/birds'", load, "photos/birds")
-    refused(r"no file or folder 'table\.parquet'", load, "table.parquet")
+    refused("no file, folder or data set 'photos/birds'; check the path, or see `evenly", load, "photos/birds")
+    refused(r"no file, folder or data set 'table\.parquet'", load, "table.parquet")
     refused("evenly does not read files like", load, __file__)
 
 
@@ -21,6 +21,15 @@ def test_unknown_names_and_options_are_met_with_the_nearest(refused):
 def test_published_sets_say_where_they_were_searched_for(name, tmp_path, refused):
     refused(rf"{name} needs a folder and EVENLY_DATA is not set; give folder=", load, name)
     refused(rf"{name} was not found: searched for .*{tmp_path}", load, name, folder=str(tmp_path))
+
+
+def test_a_path_with_a_slip_is_met_with_the_nearest(tmp_path, monkeypatch, refused):
+    (tmp_path / "photos").mkdir()
+    refused(
+        f"no file, folder or data set '{tmp_path}/photo'; did you mean '{tmp_path}/photos'", load, tmp_path / "photo"
+    )
+    monkeypatch.chdir(tmp_path)
+    refused("no file, folder or data set 'photo'; did you mean 'photos'", load, "photo")
 
 
 def test_a_folder_of_images_is_loaded_by_its_path(tmp_path, refused):

@@ -1,7 +1,5 @@
-"""The table that images, texts and numbers have in common: rows, numbered values, groups of columns, drawn splits."""
+"""The table that images, texts and numbers have in common: numbered values, groups of columns, drawn splits."""
 
-import csv
-import gzip
 from itertools import product
 from pathlib import Path
 
@@ -11,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenly import EvenlyError
-from evenly.data.metadata import check_classes, divided, grouped, numbered, read_rows, splits_in, usual_groups
+from evenly.data.metadata import check_classes, divided, grouped, numbered, splits_in, usual_groups
+from evenly.data.rows import read_rows
 
 LABELS = np.array([0, 1, 1, 0, 1, 0])
 COLUMNS = {
@@ -27,60 +26,7 @@ def by(spec):
     return grouped(spec, LABELS, CLASSES, COLUMNS, NAMES)
 
 
-# Rows
-
-
-@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
-def test_cells_are_stripped_and_lines_are_those_of_the_file(tmp_path, name):
-    text = '\ufefftext , label\n\n"two\nlines, one cell", a\n x ,b \n'
-    opened = gzip.open if name.endswith(".gz") else open
-    with opened(tmp_path / name, "wt", encoding="utf-8", newline="") as file:
-        file.write(text)
-    rows = read_rows(tmp_path / name)
-    assert rows.columns == {"text": ["two\nlines, one cell", "x"], "label": ["a", "b"]}
-    assert rows.lines == [4, 5]
-
-
-def test_a_column_is_found_by_its_name_or_the_only_one_like_it(tmp_path):
-    (tmp_path / "a.csv").write_text("Text,label,Label\nx,1,2\n")
-    rows = read_rows(tmp_path / "a.csv")
-    assert rows.called("text") == "Text"
-    assert rows.called("label") == "label"
-    assert rows.called("LABEL") is None
-    assert rows.take("text") == ["x"]
-    assert list(rows.columns) == ["label", "Label"]
-
-
-def test_a_long_cell_is_read_and_the_limit_of_csv_stays(tmp_path):
-    (tmp_path / "a.csv").write_text("text,label\n" + "x" * 200_000 + ",1\n")
-    csv.field_size_limit(131_072)
-    assert len(read_rows(tmp_path / "a.csv").columns["text"][0]) == 200_000
-    assert csv.field_size_limit() == 131_072
-
-
-REFUSED = {
-    "a column twice": (b"x,label,x\n1,a,2\n", "has 2 columns called 'x'; give each a name of its own"),
-    "a column without a name": (b",label\n1,a\n", "has 1 columns called ''"),
-    "no rows": (b"x,label\n", "has a header and no rows; add a row for each example"),
-    "a short row": (b"x,label\n1,a\n2\n", "line 3 of .* has 1 cells for 2 columns; correct it"),
-    "another encoding": ("x,label\n1,Bär\n".encode("latin-1"), "cannot be read as a table .*; save it as CSV in UTF-8"),
-    "an open quote": (b'x,label\n"1,a\n', "cannot be read as a table"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_file_that_is_no_table_is_refused_in_a_line(tmp_path, case, refused):
-    content, message = REFUSED[case]
-    (tmp_path / "a.csv").write_bytes(content)
-    refused(message, read_rows, tmp_path / "a.csv")
-
-
-def test_a_file_that_is_not_there_or_not_packed_is_refused(tmp_path, refused):
-    for name in ("a.csv", "a.csv.gz"):
-        refused("there is no file .*; give a CSV file with a header", read_rows, tmp_path / name)
-    for content in (b"text,label\na,b\n", gzip.compress(b"text,label\n" * 99)[:-9]):
-        (tmp_path / "a.csv.gz").write_bytes(content)
-        refused("cannot be read as a table", read_rows, tmp_path / "a.csv.gz")
+# Values and splits
 
 
 def test_numbers_are_in_order_of_value_and_names_of_the_alphabet():

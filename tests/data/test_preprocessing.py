@@ -59,6 +59,9 @@ def test_rows_become_the_readers_inputs_whatever_holds_them(table, tmp_path):
         examples = read_examples(again, raw, CLASSES)
         assert torch.equal(examples.inputs, data.test.inputs)
         assert torch.equal(examples.labels, data.test.labels)
+    in_order = [[row["a"], row["b"]] for row in numbers]
+    for raw in (in_order, np.array(in_order), torch.tensor(in_order, dtype=torch.float64)):
+        assert torch.equal(read_examples(again, raw, CLASSES).inputs, data.test.inputs)
 
 
 def test_a_missing_number_is_the_training_mean_or_refused(table):
@@ -80,9 +83,10 @@ REFUSED_ROWS = {
         "label 'maybe' in line 1 of the rows given is none of the classes",
     ),
     "no rows": ([], "there are no rows to predict"),
-    "no names": (
-        np.zeros((2, 2)),
-        "a value of type ndarray cannot be used as new examples; give a csv file, a DataFrame or a list",
+    "three columns": (
+        np.zeros((2, 3)),
+        "a value of type ndarray cannot be used as new examples; give a csv file, a DataFrame, a list of dicts or an "
+        "array with the 2 columns a, b",
     ),
     "no file": ("elsewhere.csv", "there is no file or folder 'elsewhere.csv'; give a csv file"),
 }

@@ -1,13 +1,16 @@
 """Texts and numbers from a CSV file."""
 
 import gzip
+import json
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from evenly.data import Texts, load
+from evenly.data import Data, Texts, load
+from evenly.data.examples import read_examples
+from evenly.data.preprocessing import preprocessing_from_dict
 from evenly.data.tables import table
 
 CITIES = ("rome", "oslo")
@@ -73,12 +76,17 @@ def test_features_are_standardised_by_the_training_rows(tmp_path):
     assert data.group_names == ["no, city oslo", "no, city rome", "yes, city oslo", "yes, city rome"]
     assert data.attribute_names == {"city": ["oslo", "rome"]}
     assert data.options["class_names"] == ["no", "yes"]
-    assert data.options["mean"] == data.mean
+    assert data.notes == [
+        "label: label",
+        "groups: label,city",
+        "attributes: city",
+        "numbers: age, one, pay",
+    ]
 
 
 def test_a_column_that_groups_or_is_called_an_attribute_is_no_feature(tmp_path):
     numbers(tmp_path / "people.csv")
-    data = table(tmp_path / "people.csv", groups="one")
+    data = table(tmp_path / "people.csv", groups="one", ignore="city")
     assert data.feature_names == ["age", "pay"]
     assert data.group_names == ["one 7"]
     assert data.about == (
@@ -87,26 +95,36 @@ def test_a_column_that_groups_or_is_called_an_attribute_is_no_feature(tmp_path):
     )
     both = table(tmp_path / "people.csv", attributes="one,city,age", groups="label,age")
     assert both.feature_names == ["pay"]
-    assert "The network is not shown one and age:" in both.about
-    assert table(tmp_path / "people.csv", groups="label,city").about == "40 rows of numbers from people.csv."
+    assert "The network is not shown one, city and age:" in both.about
     data = table(tmp_path / "people.csv", attributes="one")
     assert list(data.attribute_names) == ["one"]
-    assert data.feature_names == ["age", "pay"]
+    assert data.feature_names == ["age", "pay", "city=oslo", "city=rome"]
+    assert "not shown" not in table(tmp_path / "people.csv", groups="none").about
     assert data.train.groups is None  # the one value tells nothing apart
     assert table(tmp_path / "people.csv", groups="none").train.groups is None
     assert table(tmp_path / "people.csv", attributes="", groups="label").train.attributes == {}
 
 
-def test_missing_numbers_are_refused_by_line_or_become_the_training_mean(tmp_path, refused):
+def test_missing_numbers_become_the_training_median_or_mean_or_are_refused_by_line(tmp_path, refused):
     rows = numbers(tmp_path / "people.csv")
-    rows[2]["age"], rows[5]["pay"], rows[30]["age"] = "", "NA", "nan"
+    rows[2]["age"], rows[12]["pay"], rows[30]["age"] = "", "NA", "nan"  # of validation and training
     path = write(tmp_path / "people.csv", rows)
-    refused(r"numbers are missing in .* \(line 4, 7, 32; first 'age'\); fill them in, .*", table, path)
-    data = table(path, missing="mean")
+    refused(
+        r"numbers are missing in .* \(line 4, 14, 32; first 'age'\); fill them in, .*", table, path, missing="refuse"
+    )
+    data = table(path)
     there = [float(row["age"]) for row in rows if row["split"] == "train" and row["age"] not in ("", "nan")]
     assert math.isclose(data.mean[0], sum(there) / len(there), rel_tol=1e-12)
+    assert data.feature_names == ["age", "one", "pay", "age is missing"]  # what is missing elsewhere has no column
+    median = (np.median(there) - data.mean[0]) / data.std[0]
+    assert data.train.inputs[2].tolist() == pytest.approx([median, 0, float(data.train.inputs[2, 2]), 1])
+    assert data.train.inputs[:, 3].sum() == 2
+    pay = [float(row["pay"]) for row in rows if row["split"] == "train"]
+    assert data.validation.inputs[0, 2] == pytest.approx((np.median(pay) - np.mean(pay)) / np.std(pay))
+    data = table(path, missing="mean")
+    assert data.feature_names == ["age", "one", "pay"]
     assert data.train.inputs[2, 0] == 0
-    assert data.train.inputs[5, 2] == 0
+    assert data.validation.inputs[0, 2] == 0
     assert data.train.inputs[3, 0] == pytest.approx((float(rows[3]["age"]) - data.mean[0]) / data.std[0], rel=1e-5)
 
 
@@ -130,7 +148,115 @@ def test_a_folder_or_a_name_is_read_as_what_its_table_holds(tmp_path, refused):
     numbers(tmp_path / "people.csv")
     assert load(str(tmp_path / "people.csv"), label="city", groups="none").class_names == ["oslo", "rome"]
     refused("no option of a table is called 'lable'; did you mean 'label'", load, tmp_path / "people.csv", lable="city")
-    refused("missing .* must be one of refuse, mean, got 'zero'", load, tmp_path / "people.csv", missing="zero")
+    refused("missing .* must be one of median, mean, refuse, got 'zero'", load, tmp_path / "people.csv", missing="zero")
+
+
+def census(path, rows=60):
+    """Numbers and texts, some of them missing, as pandas writes them, with its index."""
+    draw = np.random.default_rng(1)
+    made = [
+        {
+            "": str(i),
+            "age": "" if i % 11 == 3 else f"{draw.normal(40, 9):.3f}",
+            "work, kind": ("private", "state", "")[i % 3],
+            "name": f"person {i}",
+            "sex": ("f", "m")[i // 2 % 2],
+            "empty": "",
+            "note": "" if i % 7 else "x",
+            "income": ("low", "high")[i % 2],
+        }
+        for i in range(rows)
+    ]
+    write(path, made)
+    path.write_text(path.read_text().replace("work, kind", '"work, kind"', 1))
+    return path, made
+
+
+def test_texts_of_few_values_are_features_and_what_is_used_as_what_is_said(tmp_path):
+    path, _ = census(tmp_path / "census.csv")
+    data = table(path, label="income", ignore="note")
+    values = ["(missing)", "private", "state"]
+    assert data.feature_names == [
+        "age",
+        "age is missing",
+        *(f"work, kind={value}" for value in values),
+        "sex=f",
+        "sex=m",
+    ]
+    assert data.train.groups is None
+    assert data.notes == [
+        "label: income",
+        "numbers: age",
+        "categories: work, kind (3 values), sex (2 values)",
+        "ignored: name (60 different texts), empty (no number in the training rows), 1 without a name, such as the "
+        "index that pandas writes",
+        "no groups: they can be made of work, kind, sex, e.g. groups=label,work, kind, which the network is then not "
+        "shown",
+    ]
+    one_hot = torch.cat([split.inputs[:, 2:] for split in data.splits.values()])
+    assert one_hot.unique().tolist() == [0, 1]
+    assert one_hot.sum(0).tolist() == [20, 20, 20, 30, 30]
+    grouped = table(path, label="income", groups="label,work, kind", attributes="note,sex", categories="age")
+    assert grouped.attribute_names == {"note": ["(missing)", "x"], "sex": ["f", "m"], "work, kind": values}
+    assert grouped.group_names[0] == "high, work, kind (missing)"
+    assert all(name.startswith("age=") for name in grouped.feature_names)
+
+
+def test_new_rows_go_through_what_was_fitted_on_training(tmp_path):
+    path, _ = census(tmp_path / "census.csv")
+    data = table(path, label="income", ignore="note")
+    again = preprocessing_from_dict(json.loads(json.dumps(data.preprocessing.to_dict())))
+    assert again == data.preprocessing
+    new = [{"age": None, "work, kind": "", "sex": "m"}, {"age": 50, "work, kind": "army", "sex": None}]
+    median = (again.medians[0] - again.mean[0]) / again.std[0]
+    expected = [[median, 1, 1, 0, 0, 0, 1], [(50 - again.mean[0]) / again.std[0], 0, 0, 0, 0, 0, 0]]
+    write(tmp_path / "new.csv", [{"age": "", "WORK": "", "sex": "m"}, {"age": "50", "WORK": "army", "sex": ""}])
+    text = (tmp_path / "new.csv").read_text().replace("WORK", '"work, kind"')
+    (tmp_path / "new.csv").write_text(text)
+    for raw in (new, tmp_path / "new.csv", [[None, "", "m"], [50.0, "army", None]]):
+        inputs = read_examples(again, raw, data.class_names).inputs
+        np.testing.assert_allclose(inputs.numpy(), expected, rtol=1e-6)
+
+
+def test_a_frame_and_a_data_set_are_read_like_the_file(tmp_path):
+    pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'evenly[pandas]'")
+    path, rows = census(tmp_path / "census.csv")
+    options = {"label": "income", "ignore": "note", "groups": "label,sex"}
+    expected = table(path, seed=3, **options)
+    data = Data.from_pandas(pd.read_csv(path, index_col=0), seed=3, **options)
+    assert data.fingerprint() == expected.fingerprint()
+    assert data.preprocessing == expected.preprocessing
+    assert data.options["seed"] == 3
+
+    class Stored:  # as in the library datasets
+        column_names = ("age", "income", "sex", "work, kind", "note")
+        features = dict.fromkeys(column_names) | {"income": Named(("high", "low"))}
+
+        def __init__(self, rows):
+            self.rows = rows
+
+        def __len__(self):
+            return len(self.rows)
+
+        def __getitem__(self, name):
+            cells = [row[name] for row in self.rows]
+            if name == "income":
+                return [("high", "low").index(cell) for cell in cells]
+            return [float(cell) if cell else None for cell in cells] if name == "age" else cells
+
+    data = Data.from_datasets(Stored(rows), seed=3, **options)
+    assert data.class_names == ["high", "low"]
+    assert data.train.labels.tolist() == expected.train.labels.tolist()
+    assert set(data.feature_names) == set(expected.feature_names)
+    parts = Data.from_datasets({"train": Stored(rows[:40]), "test": Stored(rows[40:])}, **options)
+    assert {name: len(split) for name, split in parts.splits.items()} == {"train": 40, "test": 20}
+
+
+class Named:
+    """The type of a column of numbered classes."""
+
+    def __init__(self, names):
+        self.names = names
 
 
 # Texts
@@ -196,9 +322,12 @@ def test_columns_of_other_names_and_packed_files(tmp_path):
 PLAIN = "x,label\n" + "".join(f"{i},{'ab'[i % 2]}\n" for i in range(10))
 TEXTS = "text,label\nu,a\nv,b\n"
 SPLIT = "x,label,split\n1,a,train\n2,b,train\n"
-LACKING = "x,z,label,split\n" + "1,,a,train\n2,,b,train\n" * 4 + "1,3,a,test\n2,4,b,test\n" * 3
 REFUSED = [
-    ("x,class\n1,a\n", {}, r"has no column 'label' \(found: 'x', 'class'\); add it, or name the right one"),
+    (
+        "x,income,y\n" + "1.5,a,3\n2.5,b,4\n" * 4,
+        {},
+        r"has no column 'label' \(found: 'x', 'income', 'y'\); name the right one, e.g. label=income",
+    ),
     (PLAIN, {"label": "y"}, "has no column 'y'"),
     ("x,label\n1,a\n2,a\n", {}, "label is 'a' in every row of .*; there is nothing to tell apart: name"),
     (
@@ -210,16 +339,15 @@ REFUSED = [
     ("text,label\nx,a\n  ,b\n", {}, "line 3 of .* has no text; fill it in or remove the row"),
     (PLAIN, {"text": "comment"}, "has no column 'comment'"),
     (PLAIN, {"groups": "place"}, "called 'place' in .*; there are: label, x"),
-    (PLAIN, {"attributes": "place"}, "no attribute of .* is called 'place'; there are: x"),
-    ("x,label,c\n1,a,u\n2,b,\n", {}, "line 3 of .* has no c"),
+    (PLAIN, {"attributes": "place"}, "no column for attributes is called 'place' in .*; there are: x"),
+    (PLAIN, {"categories": "place"}, "no column for categories is called 'place' in .*; there are: x"),
     ("c,label\nu,a\nv,b\n", {}, r"neither a column of texts .* \(found: 'c'\); name the texts with text=COLUMN"),
     (
         "x,label\n1,a\n2,b\n3,a\noops,b\n",
         {},
-        "column 'x' of .* holds numbers, but 'oops' in line 5; correct it, or call it an attribute with attributes=x",
+        "column 'x' of .* holds numbers, but 'oops' in line 5; correct it, or give categories=x or attributes=x",
     ),
     ("x,label\n1,a\n2,b\n3,a\n-inf,b\n", {}, "'-inf' in line 5"),
-    (LACKING, {"missing": "mean"}, "column 'z' of .* has no number in the training rows; remove it"),
     (PLAIN, {"validation": 0.01}, "0.01 of 10 examples leaves the validation split empty"),
     (PLAIN + "3,c\n", {}, "class 'c' has no example in the (train|validation) split"),
     (PLAIN, {"text": "label"}, "column 'label' of .* is the label and cannot serve as text as well; name"),

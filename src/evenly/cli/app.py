@@ -121,10 +121,10 @@ def _typed(message: str) -> str:
 def _data_options() -> set[str]:
     """What `-d` can be given, of one data set or another."""
     from evenly.data import DATASETS, dataset_options, images
-    from evenly.data.tables import table
+    from evenly.data.tables import TableOptions
     from evenly.settings import options_of
 
-    readers = [options_of(read, leave_out=("seed",)) for read in (table, images.image_folder)]
+    readers = [settings_of(TableOptions), options_of(images.image_folder, leave_out=("seed",))]
     return {name for known in (*map(dataset_options, DATASETS), *readers) for name in known}
 
 

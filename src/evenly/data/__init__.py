@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from evenly.data import benchmarks, digits, images, patches, spiral
-from evenly.data.arrays import npz
+from evenly.data.arrays import from_arrays, npz
 from evenly.data.contract import Data, Split
-from evenly.data.metadata import METADATA, read_rows
+from evenly.data.metadata import metadata_in
 from evenly.data.patches import PatchDistribution
+from evenly.data.rows import FILE_COLUMNS, called, read_header
 from evenly.data.samplers import Everything, GroupBalanced, ProgressiveExpansion, Upsample
 from evenly.data.spiral import SpiralDistribution
-from evenly.data.tables import table
+from evenly.data.tables import TableOptions, table
 from evenly.data.texts import Texts
-from evenly.errors import EvenlyError, unknown
-from evenly.settings import checked, options_of
+from evenly.errors import EvenlyError
+from evenly.settings import checked, options_of, settings_of
 
 __all__ = [
     "DATASETS",
@@ -30,6 +32,7 @@ __all__ = [
     "Texts",
     "Upsample",
     "dataset_options",
+    "from_arrays",
     "load",
 ]
 
@@ -54,22 +57,32 @@ def load(source: str | Path, seed: int = 0, **options: Any) -> Data:
         return npz(name, seed=seed)
     if name not in DATASETS and (Path(source).is_dir() or name.endswith((".csv", ".csv.gz"))):
         path = Path(source)
-        if (path / METADATA).is_file() and read_rows(path / METADATA).called("file") is None:
-            path = path / METADATA  # a table of texts or numbers, not a list of images
-        read, kind = (images.image_folder, "folder of images") if path.is_dir() else (table, "table")
-        values = checked(f"option of a {kind}", options, options_of(read, leave_out=("seed",)))
-        return read(path, **values, seed=seed)
+        metadata = metadata_in(path)
+        if metadata is not None and not any(called(name, read_header(metadata)) for name in FILE_COLUMNS):
+            path = metadata  # a table of texts or numbers, not a list of images
+        if path.is_dir():
+            known = options_of(images.image_folder, leave_out=("seed",))
+            return images.image_folder(path, **checked("option of a folder of images", options, known), seed=seed)
+        return table(path, seed, **checked("option of a table", options, settings_of(TableOptions)))
     if name not in DATASETS:
         path = Path(source)
         if path.is_file():
             raise EvenlyError(f"evenly does not read files like {name!r}; give .npz, .csv or a folder of images")
-        if path.suffix or path.name != name:
-            raise EvenlyError(f"there is no file or folder {name!r}; check the path, or see `evenly datasets`")
-        raise unknown("data set", name, DATASETS)
+        around = [*DATASETS, *(str(path.parent / each.name) for each in _siblings(path))]
+        near = difflib.get_close_matches(str(path), around, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]!r}?" if near else "check the path, or see `evenly datasets`"
+        raise EvenlyError(f"there is no file, folder or data set {name!r}; {hint}")
     values = checked(f"option of {name}", options, options_of(DATASETS[name], leave_out=("seed",)))
     data = DATASETS[name](**values, seed=seed)
     data.options = {**dataset_options(name), **values, "seed": seed}  # what makes the same data again
     return data
+
+
+def _siblings(path: Path) -> list[Path]:
+    try:
+        return list(path.parent.iterdir())
+    except OSError:
+        return []
 
 
 def dataset_options(name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The user's own arrays from one `.npz` file: `x` (N, ...), `y` (N,), optionally `groups` and `split`.
+"""The user's own arrays, in memory or from one `.npz` file: `x` (N, ...), `y` (N,), optionally `groups` and `split`.
 
 `split` names each example's part: "train", "validation" or "test". Without it 60/20/20, stratified by label and group,
 drawn from the seed. Every class is in every split there is.
@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
+from torch.utils.data import Subset
 
 from evenly.data.contract import SPLITS, Data, Split
-from evenly.data.images.parts import ranks
+from evenly.data.images.parts import Integers, ranks, rows
 from evenly.data.metadata import Groups, check_classes, in_splits
+from evenly.data.texts import Texts
 from evenly.errors import EvenlyError
 
 
@@ -32,9 +35,10 @@ def read_arrays(path: Path, needed: Sequence[str] = ("x",)) -> dict[str, np.ndar
         raise EvenlyError(
             f"there is no file {str(path)!r}; give an .npz file or a name from `evenly datasets`"
         ) from None
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError) as error:
+        said = str(error).removeprefix("File ")  # RuntimeError: encrypted, or packed in a way that is not known
         raise EvenlyError(
-            f"{path} cannot be read as plain arrays ({error}); save it with numpy.savez(path, x=..., y=...)"
+            f"{path} cannot be read as plain arrays ({said}); save it with numpy.savez(path, x=..., y=...)"
         ) from None
     if unknown := set(columns) - {"x", "y", "groups", "split"}:
         raise EvenlyError(f"{path} holds {', '.join(sorted(unknown))}; evenly reads x, y, groups and split")
@@ -49,6 +53,24 @@ def read_arrays(path: Path, needed: Sequence[str] = ("x",)) -> dict[str, np.ndar
         if len(column) != len(x):
             raise EvenlyError(f"{name} in {path} has {len(column)} rows, x has {len(x)}; give one row for each example")
     return columns
+
+
+def from_arrays(x: Any, y: Any, groups: Any = None, seed: int = 0) -> Data:
+    """A data set of the user's own inputs in memory, in any form that a `Split` takes, divided 60/20/20."""
+    whole = Split(x, y, groups)  # what is wrong with a column is said before it is cut into splits
+    labels = whole.labels.numpy()
+    by_group = None if whole.groups is None else Groups(whole.groups.numpy(), [])
+    split = _draw_split(labels, None if by_group is None else by_group.groups, seed)
+    names = np.unique(labels).tolist()
+    way_out = "give more, or divide them yourself: evenly.Data(train=(x, y), test=(x2, y2))"
+    check_classes(Path("the arrays given"), names, np.searchsorted(names, labels), split, way_out)
+    return Data(**in_splits(lambda index: _part(whole.inputs, index), labels, {}, by_group, split))
+
+
+def _part(inputs: Any, index: Integers) -> Any:
+    if isinstance(inputs, Texts):
+        return Texts([inputs.texts[i] for i in index])
+    return rows(inputs, index) if isinstance(inputs, Tensor) else Subset(inputs, index.tolist())
 
 
 def npz(path: str | Path, seed: int = 0) -> Data:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -116,6 +116,7 @@ class Data:
             single methods stand under "options", by the method's name.
         options: how the data was made; stored with every run.
         preprocessing: how the inputs were made of files or rows; stored with every run, for new ones.
+        notes: what the user should know before training, a line each: which column of a table is used as what.
     """
 
     train: Any
@@ -130,6 +131,9 @@ class Data:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     preprocessing: Preprocessing | None = field(default=None, kw_only=True)
+    notes: Sequence[str] = field(default=(), kw_only=True)
+    from_pandas: ClassVar[Callable[..., Data]]  # these two are in `evenly.data.tables`
+    from_datasets: ClassVar[Callable[..., Data]]
 
     def __post_init__(self) -> None:
         self.train = _as_split(self.train, "train")
@@ -232,11 +236,8 @@ def _as_split(value: Any, name: str) -> Split:
 
 def _as_inputs(inputs: Any, name: str) -> Any:
     if isinstance(inputs, np.ndarray):
-        if inputs.dtype.kind not in "fiub":
-            raise EvenlyError(f"the {name} inputs are of type {inputs.dtype}; give numbers")
-        inputs = torch.from_numpy(
-            inputs.astype(np.float32) if inputs.dtype == np.float64 else np.ascontiguousarray(inputs)
-        )
+        inputs = torch.from_numpy(np.ascontiguousarray(_native(inputs, f"the {name} inputs are")))
+        inputs = inputs.float() if inputs.dtype == torch.float64 else inputs
     if isinstance(inputs, Tensor):
         if inputs.ndim < 2:
             raise EvenlyError(f"the {name} inputs have shape {tuple(inputs.shape)}; give (N, features) or (N, C, H, W)")
@@ -270,7 +271,17 @@ def _label_of(dataset: Any, i: int) -> int:
         raise EvenlyError(f"example {i} of the data cannot be read ({reason}); repair it, or leave it out") from error
 
 
+def _native(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
+    """An array of numbers in the machine's own byte order and of a type that torch has."""
+    if array.dtype.kind not in "fiub":
+        raise EvenlyError(f"{what} of type {array.dtype}; give numbers")
+    is_wide = array.dtype.kind == "f" and array.dtype.itemsize > 8  # long double
+    return array.astype(np.float64 if is_wide else array.dtype.newbyteorder("="), copy=False)
+
+
 def _as_tensor(values: Any, what: str) -> Tensor:
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "OSU":
+        values = _native(values, f"{what} are")
     try:
         return torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError):

@@ -1,6 +1,7 @@
 """New examples for a trained network: what a user has, made into inputs such as the network was trained on.
 
-    a table     a csv file, a DataFrame, a list of dicts: columns are found by name, others are left alone
+    a table     a csv file, a DataFrame, a list of dicts: columns are found by name, others are left alone; an array or
+                a list of rows: the columns of numbers in order, then those of texts
     texts       a list of strings; a csv file, a DataFrame or a list of dicts with the column of texts
     images      an image file; a folder, with a folder per class or not, or with a metadata.csv; a list of files, Pillow
                 images or uint8 arrays, of any size; a uint8 array (N, C, H, W) or (N, H, W, C)
@@ -28,7 +29,7 @@ from evenly.data.contract import Data, Split
 from evenly.data.images.decoding import SUFFIXES, Fitted, Reading, Size, Squeezed, decode, pixels_of
 from evenly.data.images.folders import images_in
 from evenly.data.images.listing import inside
-from evenly.data.metadata import METADATA, SPLIT_NAMES, Rows, read_rows
+from evenly.data.metadata import METADATA, SPLIT_NAMES, metadata_in
 from evenly.data.preprocessing import (
     ArrayPreprocessing,
     ImagePreprocessing,
@@ -37,6 +38,7 @@ from evenly.data.preprocessing import (
     TextPreprocessing,
     number,
 )
+from evenly.data.rows import Rows, called, read_header, read_rows, rows_of
 from evenly.data.texts import Texts
 from evenly.errors import EvenlyError
 
@@ -44,8 +46,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 CHANNELS = (1, 3, 4)
-GIVEN = Path("the rows given")
-"""What stands for the name of a file in messages about rows that came in memory."""
 
 
 @attrs.frozen(eq=False)
@@ -93,7 +93,11 @@ def read_examples(preprocessing: Preprocessing, raw: Any, class_names: Sequence[
         split = raw if isinstance(raw, Split) else Split(raw, name="new")
         return _with_labels(split.inputs, split.labels, split.measured_groups, class_names, "the split given")
     if isinstance(preprocessing, TablePreprocessing):
-        return _of_table(preprocessing, _rows(preprocessing, raw), class_names)
+        names = preprocessing.columns
+        rows = _rows(
+            preprocessing, raw, [preprocessing.label, *names], [preprocessing.label, *preprocessing.categories]
+        )
+        return _of_table(preprocessing, rows, class_names)
     if isinstance(preprocessing, TextPreprocessing):
         return _of_texts(preprocessing, raw, class_names)
     if isinstance(raw, Path) and raw.suffix == ".npz":
@@ -107,9 +111,9 @@ def read_examples(preprocessing: Preprocessing, raw: Any, class_names: Sequence[
 
 def _accepted(preprocessing: Preprocessing) -> str:
     match preprocessing:
-        case TablePreprocessing(features=features):
-            columns = ", ".join(features[:5]) + (", ..." if len(features) > 5 else "")
-            return f"a csv file, a DataFrame or a list of dicts with the columns {columns}"
+        case TablePreprocessing(columns=names):
+            columns = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+            return f"a csv file, a DataFrame, a list of dicts or an array with the {len(names)} columns {columns}"
         case TextPreprocessing(text=text):
             return f"a list of strings, or a csv file or a DataFrame with the column {text!r}"
         case ImagePreprocessing():
@@ -137,49 +141,81 @@ def _with_labels(inputs: Any, y: Any, groups: Any, class_names: Sequence[str], w
     return Examples(split.inputs, split.labels, split.groups)
 
 
-def _rows(preprocessing: TablePreprocessing | TextPreprocessing, raw: Any) -> Rows:
-    """The rows of a csv file, a DataFrame or a list of dicts."""
+def _rows(
+    preprocessing: TablePreprocessing | TextPreprocessing, raw: Any, wanted: Sequence[str], texts: Sequence[str]
+) -> Rows:
+    """The rows of a csv file, a DataFrame, a list of dicts or an array.
+
+    Args:
+        wanted: the columns that are read, as far as they are there.
+        texts: those among them that are texts, though they hold numbers.
+    """
     if isinstance(raw, Path):
-        raw = raw / METADATA if raw.is_dir() else raw
-        if not raw.name.endswith((".csv", ".csv.gz")):
+        raw = (metadata_in(raw) or raw / METADATA[0]) if raw.is_dir() else raw
+        if not raw.name.endswith((".csv", ".csv.gz", ".jsonl")):
             raise _refusal(preprocessing, raw)
-        return read_rows(raw, unnamed=True)
-    rows = raw.to_dict("records") if hasattr(raw, "columns") and callable(getattr(raw, "to_dict", None)) else raw
-    if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
-        raise _refusal(preprocessing, raw)
-    if not rows:
+        header = read_header(raw)
+        there = set(filter(None, (called(name, header) for name in wanted)))
+        rows = read_rows(raw, [called(name, header) or name for name in texts], set(header) - there)
+        rows.header = [name for name in header if name]
+        return rows
+    if hasattr(raw, "columns") and callable(getattr(raw, "to_dict", None)):
+        columns: Mapping[str, Any] = {str(name): raw[name] for name in raw.columns}
+    else:
+        columns = _by_column(preprocessing, raw)
+    if not len(next(iter(columns.values()), ())):
         raise EvenlyError("there are no rows to predict; give at least one")
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {str(name): [_cell(row.get(name)) for row in rows] for name in names}
-    return Rows(GIVEN, list(range(1, len(rows) + 1)), columns)
+    return rows_of(columns, [called(name, columns) or name for name in texts])
 
 
-def _cell(value: Any) -> str:
-    return "" if value is None or str(value) in ("nan", "NaT", "<NA>") else str(value).strip()
+def _by_column(preprocessing: TablePreprocessing | TextPreprocessing, raw: Any) -> Mapping[str, Any]:
+    """The columns of a list of dicts, of a list of rows or of an array."""
+    rows = raw if isinstance(raw, list | tuple) else getattr(raw, "tolist", lambda: None)()
+    if not isinstance(rows, list | tuple):
+        raise _refusal(preprocessing, raw)
+    if all(isinstance(row, Mapping) for row in rows):
+        return {
+            str(name): [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)
+        }
+    names = preprocessing.columns if isinstance(preprocessing, TablePreprocessing) else ()
+    if not all(isinstance(row, list | tuple) and len(row) == len(names) for row in rows):
+        raise _refusal(preprocessing, raw)
+    return dict(zip(names, zip(*rows, strict=True), strict=True))
 
 
 def _of_table(preprocessing: TablePreprocessing, rows: Rows, class_names: Sequence[str]) -> Examples:
-    x = np.empty((len(rows.lines), len(preprocessing.features)))
+    there = dict.fromkeys(rows.names)
+    found: dict[str, str] = {}
+    for name in preprocessing.columns:
+        if (column := called(name, there)) is None:
+            listed = ", ".join(map(repr, there))
+            raise EvenlyError(f"{rows.path} has no column {name!r}, which the network takes (found: {listed}); add it")
+        found[name] = column
+    numbers = {name: rows.numbers[:, j] for j, name in enumerate(rows.number_names)}
+    x = np.empty((len(rows), len(preprocessing.features)))
     for j, name in enumerate(preprocessing.features):
-        column = rows.called(name)
-        if column is None:
-            there = ", ".join(map(repr, rows.columns))
-            raise EvenlyError(f"{rows.path} has no column {name!r}, which the network takes (found: {there}); add it")
-        for i, cell in enumerate(rows.columns[column]):
-            try:
-                x[i, j] = number(cell)
-            except ValueError:
-                raise EvenlyError(
-                    f"{name!r} is {cell!r} in line {rows.lines[i]} of {rows.path}, not a number; correct it"
-                ) from None
+        x[:, j] = numbers[found[name]] if found[name] in numbers else _numbers(rows, found[name])
     if preprocessing.missing == "refuse" and np.isnan(x).any():
         i, j = np.argwhere(np.isnan(x))[0]
         raise EvenlyError(
-            f"line {rows.lines[i]} of {rows.path} has no number in {preprocessing.features[j]!r}; fill it in, or train "
-            "with missing=mean, which takes the training mean"
+            f"line {rows.line(i)} of {rows.path} has no number in {preprocessing.features[j]!r}; fill it in, or train "
+            "without missing=refuse, which takes the training median"
         )
-    inputs = torch.from_numpy(preprocessing.standardised(x))
+    cells = {name: rows.columns[found[name]] for name in preprocessing.categories}
+    inputs = torch.from_numpy(preprocessing.encoded(x, cells))
     return Examples(inputs, _labels(rows, preprocessing.label, class_names))
+
+
+def _numbers(rows: Rows, name: str) -> list[float]:
+    numbers = []
+    for i, cell in enumerate(rows.columns[name]):
+        try:
+            numbers.append(number(cell))
+        except ValueError:
+            raise EvenlyError(
+                f"{name!r} is {cell!r} in line {rows.line(i)} of {rows.path}, not a number; correct it"
+            ) from None
+    return numbers
 
 
 def _labels(rows: Rows, label: str | None, class_names: Sequence[str]) -> Tensor | None:
@@ -188,11 +224,11 @@ def _labels(rows: Rows, label: str | None, class_names: Sequence[str]) -> Tensor
     if column is None or not any(rows.columns[column]):
         return None
     number_of = {str(name): k for k, name in enumerate(class_names)}
-    for cell, line in zip(rows.columns[column], rows.lines, strict=True):
+    for i, cell in enumerate(rows.columns[column]):
         if cell not in number_of:
             raise EvenlyError(
-                f"{column} {cell!r} in line {line} of {rows.path} is none of the classes {', '.join(number_of)}; "
-                "correct it, or leave the column out to predict without labels"
+                f"{column} {cell!r} in line {rows.line(i)} of {rows.path} is none of the classes "
+                f"{', '.join(number_of)}; correct it, or leave the column out to predict without labels"
             )
     return torch.tensor([number_of[cell] for cell in rows.columns[column]])
 
@@ -205,7 +241,8 @@ def _of_texts(preprocessing: TextPreprocessing, raw: Any, class_names: Sequence[
         if not listed:
             raise EvenlyError("there are no texts to predict; give at least one")
         return Examples(Texts(listed))
-    rows = _rows(preprocessing, raw)
+    label = [] if preprocessing.label is None else [preprocessing.label]
+    rows = _rows(preprocessing, raw, [preprocessing.text, *label], [preprocessing.text, *label])
     labels = _labels(rows, preprocessing.label, class_names)
     return Examples(Texts(rows.take(preprocessing.text, "text")), labels)
 
@@ -253,12 +290,13 @@ def _of_files(
 
 def _listed(root: Path, class_names: Sequence[str]) -> tuple[Path, list[str], Tensor | None]:
     """The images of a folder, and their labels where a metadata.csv or the folders they lie in name classes."""
-    if (root / METADATA).is_file():
-        rows = read_rows(root / METADATA)
-        labels, files = _labels(rows, "label", class_names), rows.take("file")
-        for file, line in zip(files, rows.lines, strict=True):
+    if (metadata := metadata_in(root)) is not None:
+        rows = read_rows(metadata)
+        labels, files = _labels(rows, "label", class_names), rows.take(rows.file_column or "file", "file")
+        for i, file in enumerate(files):
             if "\0" in file or not inside(root, root / file):
-                raise EvenlyError(f"file {file!r} in line {line} of {rows.path} lies outside {root}; leave it out")
+                line = f"line {rows.line(i)} of {rows.path}"
+                raise EvenlyError(f"file {file!r} in {line} lies outside {root}; leave it out")
         return root, files, labels
     files = [file.removeprefix("./") for file in images_in(root, ".")]
     if not files:

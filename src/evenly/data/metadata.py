@@ -11,11 +11,8 @@ and attributes. Values are numbered in order: as numbers if all are whole, else 
 
 from __future__ import annotations
 
-import csv
-import gzip
-import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from pathlib import Path
@@ -25,10 +22,12 @@ import numpy as np
 
 from evenly.data.contract import MOST_GROUPS, SPLITS, Split
 from evenly.data.images.parts import Integers, held_out, ranks, share_of
+from evenly.data.preprocessing import BLANK
+from evenly.data.rows import Rows
 from evenly.errors import EvenlyError
 from evenly.randomness import derive
 
-METADATA = "metadata.csv"
+METADATA = ("metadata.csv", "metadata.jsonl")
 SHARES = (0.2, 0.2)  # of validation and test, where no splits are given
 UNDIVIDED = 4  # a stratum of fewer examples cannot give each of three splits its share
 SPLIT_NAMES = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
@@ -38,86 +37,11 @@ YES = {"1", "true", "yes"}
 NO = {"0", "false", "no"}
 
 Names = np.ndarray[Any, Any]
-LARGEST_CELL = 1 << 24
 
 
-@dataclass
-class Rows:
-    """A file's rows: stripped cells by the name of their column, and the line that each row ends in.
-
-    `taken` maps each column that was taken to its role.
-    """
-
-    path: Path
-    lines: list[int]
-    columns: dict[str, list[str]]
-    taken: dict[str, str] = field(default_factory=dict)
-
-    def called(self, name: str) -> str | None:
-        """The column of this name; failing that, the only one that differs from it in capitals."""
-        if name in self.columns:
-            return name
-        near = [column for column in self.columns if column.lower() == name.lower()]
-        return near[0] if len(near) == 1 else None
-
-    def take(self, name: str, role: str | None = None) -> list[str]:
-        """The values of a column that has to be there, which is then no longer among the columns."""
-        role = role or name
-        if (column := self.called(name)) is None:
-            self.refuse_taken(name, role)
-            there = ", ".join(map(repr, self.columns)) or "nothing"
-            raise EvenlyError(f"{self.path} has no column {name!r} (found: {there}); add it, or name the right one")
-        self.taken[column] = role
-        return self.full(column, self.columns.pop(column))
-
-    def refuse_taken(self, name: str, role: str) -> None:
-        """Refuse a column for a role if it has another role already."""
-        for column, other in self.taken.items():
-            if column.lower() == name.lower() and name not in self.columns:
-                hint = f"name another with {role}=COLUMN, or add a copy of it under another name"
-                if (other, role) == ("label", "groups"):
-                    hint = "call it label there, e.g. groups=label,place"
-                raise EvenlyError(
-                    f"column {name!r} of {self.path} is the {other} and cannot serve as {role} as well; {hint}"
-                )
-
-    def full(self, name: str, values: list[str]) -> list[str]:
-        """The values of a column, refused if one is empty."""
-        if "" in values:
-            line = self.lines[values.index("")]
-            raise EvenlyError(f"line {line} of {self.path} has no {name}; fill it in or remove the row")
-        return values
-
-
-def read_rows(path: Path, *, unnamed: bool = False) -> Rows:
-    """Read a CSV file, `.gz` or plain.
-
-    Args:
-        unnamed: whether a column may have no name, as the row numbers that pandas writes.
-    """
-    field_limit = csv.field_size_limit(LARGEST_CELL)
-    try:
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
-    except FileNotFoundError:
-        raise EvenlyError(f"there is no file {str(path)!r}; give a CSV file with a header") from None
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
-        raise EvenlyError(f"{path} cannot be read as a table ({error}); save it as CSV in UTF-8") from None
-    finally:
-        csv.field_size_limit(field_limit)
-    header = rows[0][1] if rows else []
-    for name in header:
-        if header.count(name) > 1 or not (name or unnamed):
-            raise EvenlyError(f"{path} has {header.count(name)} columns called {name!r}; give each a name of its own")
-    for line, row in rows[1:]:
-        if len(row) != len(header):
-            raise EvenlyError(f"line {line} of {path} has {len(row)} cells for {len(header)} columns; correct it")
-    if len(rows) == 1:
-        raise EvenlyError(f"{path} has a header and no rows; add a row for each example")
-    columns = {name: [row[i] for _, row in rows[1:]] for i, name in enumerate(header)}
-    return Rows(path, [line for line, _ in rows[1:]], columns)
+def metadata_in(folder: Path) -> Path | None:
+    """The table in a folder, if there is one."""
+    return next((folder / name for name in METADATA if (folder / name).is_file()), None)
 
 
 def numbered(values: Sequence[str]) -> tuple[list[str], Integers]:
@@ -134,11 +58,11 @@ def splits_in(rows: Rows, name: str = "split") -> Names | None:
     if name == "split" and rows.called(name) is None and name not in rows.taken:
         return None
     values = rows.take(name, "split")
-    for value, line in zip(values, rows.lines, strict=True):
-        if value.lower() not in SPLIT_NAMES:
-            raise EvenlyError(
-                f"split {value!r} in line {line} of {rows.path} is not known; use train, validation, test"
-            )
+    if strange := [value for value in set(values) if value.lower() not in SPLIT_NAMES]:
+        row = min(map(values.index, strange))
+        raise EvenlyError(
+            f"split {values[row]!r} in line {rows.line(row)} of {rows.path} is not known; use train, validation, test"
+        )
     return np.array([SPLIT_NAMES[value.lower()] for value in values])
 
 
@@ -155,6 +79,11 @@ class Groups:
     names: list[str]
     evaluation: np.ndarray[Any, np.dtype[np.bool_]] | None = None
     evaluation_names: list[str] | None = None
+
+
+def with_missing(values: Sequence[str]) -> list[str]:
+    """The values of a column; an empty cell is a value too."""
+    return [value or BLANK for value in values]
 
 
 def usual_groups(attribute_names: Mapping[str, Sequence[str]]) -> str | None:
@@ -182,7 +111,7 @@ def grouped(
     value_names = {"label": list(class_names)} | {
         name: [f"{name} {value}" for value in attribute_names[name]] for name in attributes
     }
-    crossed, overlapping = columns_of(grouping)
+    crossed, overlapping = columns_of(grouping, columns)
     for name in (*crossed, *overlapping):
         if name not in columns:
             raise EvenlyError(f"no attribute to group by is called {name!r}; there are: {', '.join(columns)}")
@@ -211,16 +140,27 @@ def strata(labels: Integers, groups: Groups | None) -> Integers:
     return labels if groups is None else labels * len(groups.names) + groups.groups
 
 
-def columns_of(grouping: str) -> tuple[list[str], list[str]]:
+def columns_of(grouping: str, known: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """The columns that a choice of groups names: those that are crossed, and those that overlap."""
-    parts = [[name.strip() for name in part.split("+")] for part in grouping.split(",")]
-    names = [name for part in parts for name in part]
+    parts = [[part] if part in known else part.split("+") for part in names_in(grouping, known)]
+    names = [name.strip() for part in parts for name in part]
     if "" in names or len(set(names)) < len(names) or sum(len(part) > 1 for part in parts) > 1:
         raise EvenlyError(
             f"groups {grouping!r} cannot be read; name columns once each, as place, label,place or label,a+b"
         )
-    crossed = [part[0] for part in parts if len(part) == 1]
-    return crossed, [name for part in parts if len(part) > 1 for name in part]
+    crossed = [part[0].strip() for part in parts if len(part) == 1]
+    return crossed, [name.strip() for part in parts if len(part) > 1 for name in part]
+
+
+def names_in(text: str, known: Collection[str]) -> list[str]:
+    """Names with commas between them; a known name may hold commas itself."""
+    parts, names = text.split(","), []
+    while parts:
+        joined = {end: ",".join(parts[:end]).strip() for end in range(len(parts), 0, -1)}
+        end = next((end for end, name in joined.items() if name in known), 1)
+        names.append(joined[end])
+        del parts[:end]
+    return names
 
 
 def divided(

@@ -6,11 +6,11 @@ These values are stored with a run, so that `evenly.data.examples` can make inpu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
 from evenly.errors import EvenlyError
 from evenly.values import Value
@@ -18,7 +18,14 @@ from evenly.values import Value
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 """Cells, in lower case, that stand for a missing number."""
 
-Missing = Literal["refuse", "mean"]
+BLANK = "(missing)"
+"""The value of a category, or an attribute, where its cell is empty."""
+
+Missing = Literal["median", "mean", "refuse"]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Inputs = np.ndarray[Any, np.dtype[np.float32]]
+CHUNK = 1 << 16
+"""Rows that are scaled at a time."""
 
 
 class _Stored(Value):
@@ -33,28 +40,73 @@ class _Stored(Value):
 
 @frozen
 class TablePreprocessing(_Stored):
-    """Columns of numbers, in this order, standardised by the training rows: (x - mean) / std.
+    """Columns of numbers, in this order, standardised by the training rows: (x - mean) / std; then columns of 0 and 1.
 
     Args:
-        missing: what is done where a number is missing: the row is refused, or the training mean taken.
+        missing: what is done where a number is missing: the training median or mean is taken, or the row is refused.
         label: the column of labels, which new rows need not have.
+        medians: of the features, where `missing` is "median".
+        indicators: the features with missing numbers in training; each has a column that is 1 where one is missing.
+        categories: columns of texts with their values in training; each value has a column that is 1 where it stands.
+            A value that training did not have is 0 in all of them.
     """
 
     kind: ClassVar[str] = "table"
-    inputs: ClassVar[str] = "float32 (N, F): the features in order, each (x - mean) / std"
+    inputs: ClassVar[str] = (
+        "float32 (N, F): the features in order, each (x - mean) / std; then 1 where one of `indicators` is missing, in "
+        "order; then 1 for the value of each of `categories`, in order"
+    )
     features: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     missing: Missing = "refuse"
     label: str = "label"
+    medians: tuple[float, ...] = ()
+    indicators: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that a row needs: the features, then the categories."""
+        return (*self.features, *self.categories)
+
+    @property
+    def input_names(self) -> list[str]:
+        """What each number of an input stands for."""
+        values = [f"{name}={value}" for name, values in self.categories.items() for value in values]
+        return [*self.features, *(f"{name} is missing" for name in self.indicators), *values]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (len(self.features),)
+        return (len(self.input_names),)
 
-    def standardised(self, x: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Rows (N, F) as the network takes them; NaN, a missing number, becomes 0, which is the mean."""
-        return np.where(np.isnan(x), 0.0, (x - np.array(self.mean)) / np.array(self.std)).astype(np.float32)
+    def encoded(self, x: Floats, categories: Mapping[str, Sequence[str]]) -> Inputs:
+        """Rows as the network takes them.
+
+        Args:
+            x: (N, F) the features, NaN where a number is missing.
+            categories: (N,) the cells of each column of texts.
+        """
+        rows = len(next(iter(categories.values()), x))
+        inputs = np.zeros((rows, len(self.input_names)), np.float32)
+        end = len(self.features)
+        for start in range(0, rows, CHUNK):
+            inputs[start : start + CHUNK, :end] = self._standardised(x[start : start + CHUNK])
+        has_indicator = np.isin(self.features, self.indicators)
+        inputs[:, end : end + len(self.indicators)] = np.isnan(x[:, has_indicator])
+        end += len(self.indicators)
+        for name, values in self.categories.items():
+            place = {value: end + k for k, value in enumerate(values)}
+            at = np.array([place.get(cell or BLANK, -1) for cell in categories[name]])
+            inputs[np.flatnonzero(at >= 0), at[at >= 0]] = 1
+            end += len(values)
+        return inputs
+
+    def _standardised(self, x: Floats) -> Floats:
+        mean, std = np.array(self.mean), np.array(self.std)
+        scaled = (x - mean) / std
+        gaps = (np.array(self.medians) - mean) / std if self.medians else np.zeros_like(mean)
+        return np.where(np.isnan(x), gaps, scaled)
 
 
 @frozen

@@ -27,6 +27,7 @@ from evenly.experiment.request import (
     erm_settings,
     plan_for,
     recording,
+    report_notes,
     seed_numbers,
     source,
     split_arguments,
@@ -116,6 +117,7 @@ def compare(
     folder = None if out is None else Path(out)
     earlier = () if folder is None else asked.check_folder(folder)
     first = place.data(asked.seeds[0])
+    report_notes(first)
     arms = arms_and_controls(asked, first)
     _check(arms, first)
     job = SeedJob(place, tuple(each.without_unused_groups() for each in arms), execution, folder)

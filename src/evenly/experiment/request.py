@@ -7,6 +7,7 @@ brings its own recipe first); else the default.
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from attrs import evolve, frozen
 from torch import nn
 from torch.optim import Optimizer
 
-from evenly.data import DATASETS, Data, Split, Texts, dataset_options
+from evenly.data import DATASETS, Data, Split, Texts, dataset_options, from_arrays
 from evenly.data import load as load_data
 from evenly.errors import EvenlyError, EvenlyWarning, unknown
 from evenly.methods import METHODS, find
@@ -59,6 +60,9 @@ class Source:
             return load_data(self.given, seed=seed, **self.options)
         if self.given is None:
             raise EvenlyError("there is no data; give a Data, a name from `evenly datasets`, or an .npz or .csv file")
+        if isinstance(self.given, tuple | list) and len(self.given) in (2, 3):
+            inputs, labels, groups = (*self.given, None)[:3]
+            return from_arrays(inputs, labels, groups, seed)
         return self.given if isinstance(self.given, Data) else Data(train=self.given)
 
     def spec(self, data: Data) -> DataSpec:
@@ -178,6 +182,12 @@ def without_unused_groups(plan: Plan) -> Plan:
     if plan.settings.groups != "infer" or uses_inferred(plan.method.name, plan.settings):
         return plan
     return evolve(plan, settings=evolve(plan.settings, groups="given", infer="useful"))
+
+
+def report_notes(data: Data) -> None:
+    """Put what the user should know of the data before training into the log, which the shell prints."""
+    for note in data.notes:
+        logging.getLogger("evenly").info("%s", note)
 
 
 def warn_of_many_groups(data: Data) -> None:

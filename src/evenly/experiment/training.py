@@ -25,6 +25,7 @@ from evenly.experiment.request import (
     check_inference,
     plan_for,
     recording,
+    report_notes,
     source,
     split_arguments,
     warn_of_many_groups,
@@ -56,7 +57,7 @@ def train(
 
     Args:
         data: a `Data`, a name from `evenly datasets`, an `.npz` or `.csv` file, a folder of images, or (inputs,
-            labels[, groups]) to train on.
+            labels[, groups]), which the seed divides 60/20/20 as it does the rows of a file.
         model: a name, a function that builds a network, or a module to start from (it is copied, never changed).
         method: a name from `evenly methods`.
         optimizer: a name ("sgd", "adam", "adamw", "sam", "asam") or a function from parameters to an optimizer.
@@ -78,6 +79,7 @@ def train(
     place, values = source(data, data_options, arguments)
     with isolated(derive(seed, "train")):
         loaded = place.data(seed)
+        report_notes(loaded)
         request = Request(method, optimizer, model, values, recording(record))
         plan = plan_for(request, loaded, place.spec(loaded), seed)
         check_inference([plan])

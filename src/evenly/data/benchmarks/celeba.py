@@ -17,7 +17,7 @@ from evenly.data.benchmarks.rows import SPLITS, files_in, read_spaced, translate
 from evenly.data.images.decoding import MEMORY, Decoded, Reading, Squeezed, decode_zip
 from evenly.data.images.listing import Listing, assembled
 from evenly.data.images.parts import GROUPED, ImageData, Integers, ranks
-from evenly.data.metadata import read_rows
+from evenly.data.rows import read_rows
 from evenly.errors import EvenlyError, unknown
 
 SHARES = (0.5, 0.1)  # of train and validation among the first 10,000; the rest is the test set
@@ -88,7 +88,7 @@ def _official(
         partition = read_spaced(root / "list_eval_partition.txt", ("image_id", "partition"))
     else:
         table, partition = (read_rows(root / f"list_{name}.csv") for name in ("attr_celeba", "eval_partition"))
-    _check_names(names, [name for name in table.columns if name != "image_id"])
+    _check_names(names, [name for name in table.names if name != "image_id"])
     columns = {name: translated(table, name, {"-1": 0, "1": 1}) for name in names}
     split_of = dict(zip(partition.take("image_id"), translated(partition, "partition", SPLITS), strict=True))
     nested = (root / _IMAGES / _IMAGES).is_dir()  # as some archives unpack

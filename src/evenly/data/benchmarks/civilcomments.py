@@ -13,8 +13,9 @@ import numpy as np
 
 from evenly.data.benchmarks.places import Folder, find_layout
 from evenly.data.images.parts import Integers
-from evenly.data.metadata import grouped, in_splits, read_rows, splits_in
+from evenly.data.metadata import grouped, in_splits, splits_in
 from evenly.data.preprocessing import TextPreprocessing
+from evenly.data.rows import read_rows
 from evenly.data.tables import TableData, text_rows
 from evenly.errors import EvenlyError
 
@@ -34,11 +35,11 @@ def civilcomments(folder: Folder = None, seed: int = 0) -> TableData:
         folder: holds all_data_with_identities.csv, itself or in its civilcomments_v1.0.
     """
     _, root = find_layout("civilcomments", folder, {"csv": ("civilcomments_v1.0", (FILE,))})
-    rows = read_rows(root / FILE, unnamed=True)
+    rows = read_rows(root / FILE)
     texts, toxicity, splits = rows.take("comment_text"), rows.take("toxicity"), splits_in(rows)
     if splits is None:
         raise EvenlyError(f"{rows.path} has no column 'split'; unpack its archive again")
-    if missing := [name for name in IDENTITIES if name not in rows.columns]:
+    if missing := [name for name in IDENTITIES if name not in rows.names]:
         raise EvenlyError(f"{rows.path} has no column {missing[0]!r}; unpack its archive again")
 
     def half_or_more(name: str, values: list[str]) -> Integers:

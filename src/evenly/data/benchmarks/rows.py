@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from evenly.data.images.listing import inside
-from evenly.data.metadata import Rows
+from evenly.data.rows import Rows
 from evenly.errors import EvenlyError
 
 SPLITS = {"0": "train", "1": "validation", "2": "test"}
@@ -40,16 +40,16 @@ def read_spaced(path: Path, header: Sequence[str] | None = None) -> Rows:
                 f"line {line} of {path} has {len(row)} cells for {len(names)} columns; unpack its archive again"
             )
     columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
-    return Rows(path, list(range(above + 1, above + 1 + len(rows))), columns)
+    return Rows(path, columns, list(names), first_line=above + 1)
 
 
 def translated(table: Rows, name: str, values: Mapping[str, Meaning]) -> np.ndarray[Any, Any]:
     """(N,) what each cell of a column stands for."""
     cells = table.take(name)
-    for line, cell in zip(table.lines, cells, strict=True):
+    for i, cell in enumerate(cells):
         if cell not in values:
             raise EvenlyError(
-                f"{name} {cell!r} in line {line} of {table.path} is none of {', '.join(values)}; "
+                f"{name} {cell!r} in line {table.line(i)} of {table.path} is none of {', '.join(values)}; "
                 "unpack its archive again"
             )
     return np.array([values[cell] for cell in cells])
@@ -58,7 +58,9 @@ def translated(table: Rows, name: str, values: Mapping[str, Meaning]) -> np.ndar
 def files_in(table: Rows, name: str, root: Path, folder: str = "") -> list[str]:
     """Paths from the root to the files that a column names, all in a folder; none may leave the root."""
     paths = [f"{folder}{cell}" for cell in table.take(name)]
-    for line, path in zip(table.lines, paths, strict=True):
+    for i, path in enumerate(paths):
         if "\0" in path or not inside(root, root / path):
-            raise EvenlyError(f"line {line} of {table.path} names {path!r}, which lies outside {root}; correct it")
+            raise EvenlyError(
+                f"line {table.line(i)} of {table.path} names {path!r}, which lies outside {root}; correct it"
+            )
     return paths

@@ -10,7 +10,7 @@ from evenly.data.benchmarks.rows import SPLITS, YES_OR_NO, files_in, translated
 from evenly.data.images.decoding import MEMORY, Reading, Squeezed
 from evenly.data.images.listing import Listing, assembled
 from evenly.data.images.parts import GROUPED, ImageData
-from evenly.data.metadata import read_rows
+from evenly.data.rows import read_rows
 
 CLASSES = ("landbird", "waterbird")
 PLACES = ("land", "water")

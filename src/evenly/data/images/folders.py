@@ -12,7 +12,7 @@ from evenly.data.images.decoding import MEMORY, SUFFIXES, Reading
 from evenly.data.images.listing import Listing, assembled, inside
 from evenly.data.images.metadata import read_metadata
 from evenly.data.images.parts import ImageData
-from evenly.data.metadata import METADATA, SPLIT_NAMES, usual_groups
+from evenly.data.metadata import METADATA, SPLIT_NAMES, metadata_in, usual_groups
 from evenly.errors import EvenlyError
 
 
@@ -28,10 +28,10 @@ def image_folder(
     """The user's own images, uint8 (N, C, H, W), from a folder per class or a folder with a metadata.csv.
 
     Class folders lie in `path`, or in `path`/train, `path`/val (or valid, validation) and `path`/test. A metadata.csv
-    has columns file and label, and may have split and any attributes. Without splits 60/20/20 are drawn from the
-    seed, stratified by class (and group). Every class is in every split there is. Class k is the k-th name in order.
-    Nothing outside `path` is read, also not through links. Images are decoded once and cached, see
-    `evenly.data.images.cache`.
+    (or metadata.jsonl) has columns file (or file_name) and label, and may have split and any attributes. Without splits
+    60/20/20 are drawn from the seed, stratified by class (and group). Every class is in every split there is. Class k
+    is the k-th name in order. Nothing outside `path` is read, also not through links. Images are decoded once and
+    cached, see `evenly.data.images.cache`.
 
     Args:
         size: cut every image's middle square and bring it to `size` x `size`; needed where sizes differ.
@@ -47,7 +47,8 @@ def image_folder(
     root = Path(os.path.realpath(path))
     if not root.is_dir():
         raise EvenlyError(f"there is no folder {str(path)!r}; give a folder of images, one folder per class")
-    listing = read_metadata(root) if (root / METADATA).is_file() else _class_folders(root)
+    metadata = metadata_in(root)
+    listing = _class_folders(root) if metadata is None else read_metadata(root, metadata)
     return assembled(
         listing,
         name=root.name,
@@ -75,7 +76,7 @@ def _class_folders(root: Path) -> Listing:
     if "train" in parts.values() and len(parts) > 1:
         raise EvenlyError(
             f"{root} has folders of splits ({', '.join(parts)}) and beside them {strangers[0]!r}; move that elsewhere, "
-            f"or name the images to use in a {METADATA}"
+            f"or name the images to use in a {METADATA[0]}"
         )
     files = [(name, file) for name in folders for file in images_in(root, name)]
     _refuse_loose(root, "", bool(files))
@@ -114,7 +115,7 @@ def _refuse_loose(root: Path, folder: str, others: bool) -> None:
         images, lie = ("1 image", "lies") if len(loose) == 1 else (f"{len(loose)} images", "lie")
         raise EvenlyError(
             f"{images} in {root / folder} {lie} {where} (e.g. {loose[0]!r}); "
-            f"put each in a folder named after its class, or add a {METADATA} with columns file and label"
+            f"put each in a folder named after its class, or add a {METADATA[0]} with columns file and label"
         )
 
 

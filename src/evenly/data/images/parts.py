@@ -112,9 +112,9 @@ def ranks(strata: Integers, seed: int, purpose: str) -> np.ndarray[Any, np.dtype
     """
     random = np.random.default_rng(derive(seed, purpose))
     rank = np.empty(len(strata))
-    for stratum in np.unique(strata):
-        members = random.permutation(np.flatnonzero(strata == stratum))
-        rank[members] = (np.arange(len(members)) + 0.5) / len(members)
+    ends = np.unique(strata, return_counts=True)[1].cumsum()
+    for members in np.split(np.argsort(strata, kind="stable"), ends[:-1]):
+        rank[random.permutation(members)] = (np.arange(len(members)) + 0.5) / len(members)
     return rank
 
 
