@@ -58,9 +58,9 @@ def one_of(*names: str) -> Constraint:
 
 
 def joined(*names: str) -> Constraint:
-    """Some of these names with + between them."""
+    """Some of these names with + between them, each perhaps with options after a colon."""
     words = f"one of {', '.join(names)}, or several joined by +"
-    return Constraint(words, lambda value: set(value.split("+")) <= set(names))
+    return Constraint(words, lambda value: {part.partition(":")[0] for part in value.split("+")} <= set(names))
 
 
 FLOAT32 = at_most(3.4028234e38)
@@ -224,7 +224,7 @@ class Settings(Value):
     augment: str = setting(
         "none",
         joined(*AUGMENTATIONS),
-        help="changes to training images: none, basic, resized, trivial, or e.g. basic+trivial",
+        help="changes to training images: none, basic, resized, trivial, or e.g. basic+trivial, resized:scale=0.7-1",
     )
     normalise: Literal["none", "mean", "data", "imagenet"] = setting(
         "none", help="scaling of images: none, mean (subtracted), data (mean and deviation) or imagenet"

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from evenly.data import DATASETS, Data, Split, Texts, dataset_options, from_arrays
 from evenly.data import load as load_data
+from evenly.data.augment import Augment
 from evenly.errors import EvenlyError, EvenlyWarning, unknown
 from evenly.methods import METHODS, find
 from evenly.models import RECIPES
@@ -250,6 +251,7 @@ def _resolved(request: Request, data: Data) -> tuple[Settings, dict[str, Any], M
     if "infer" in values and values.get("groups") != "infer":
         raise EvenlyError(f"infer {values['infer']!r} is how groups are inferred; give groups='infer' as well")
     settings = Settings(**values)
+    Augment(settings.augment)  # which refuses options that it does not have
     if isinstance(request.optimizer, str) and request.optimizer in ADAPTIVE and "rho" not in request.values:
         settings = evolve(settings, rho=settings.rho * ADAPTIVE[request.optimizer])
     own = {name: value for name, value in given.items() if name in method.options}

@@ -24,7 +24,7 @@ from evenly.data.augment import (
 from evenly.data.augment.keys import split
 
 small = functools.partial(random_resized_crop, size=12)
-RECIPES = ["none", "basic", "resized", "trivial", "basic+trivial", ["basic", small, "trivial"]]
+RECIPES = ["none", "basic", "resized", "resized:scale=0.7-1", "trivial", "basic+trivial", ["basic", small, "trivial"]]
 
 
 def some_images(count=60, channels=3, height=16, width=18):
@@ -84,6 +84,25 @@ def test_recipes_are_their_steps_in_order_each_with_keys_of_its_own():
     resized = flip(random_resized_crop(images, split(keys, 0)), split(keys, 1))
     assert torch.equal(Augment("resized")(images, torch.arange(60), 2, 1), resized)
     assert torch.equal(Augment().with_keys(images, keys), basic)
+
+
+def test_options_are_those_of_the_steps_and_are_checked_at_once(refused):
+    images, keys = some_images(), keyed(1, 2, torch.arange(60))
+    own = flip(random_resized_crop(images, split(keys, 0), scale=(0.7, 1.0), ratio=(1.0, 1.5)), split(keys, 1), 0.1)
+    assert torch.equal(Augment("resized:scale=0.7-1:ratio=1-1.5:p=0.1").with_keys(images, keys), own)
+    own = trivial_augment(flip(pad_and_crop(images, split(keys, 0), 2), split(keys, 1)), split(keys, 2))
+    assert torch.equal(Augment("basic:padding=2+trivial").with_keys(images, keys), own)
+    for recipe, message in (
+        ("resized:scales=1-1", "no option of resized is called 'scales'; did you mean 'scale'"),
+        ("trivial:p=1", "no option of trivial is called 'p'; there are none"),
+        ("resised:scale=1-1", "no augmentation is called 'resised'; did you mean 'resized'"),
+        ("resized:scale=0.5", "scale of resized must be two numbers, as 0.7-1, got '0.5'"),
+        ("resized:scale=a-b", "scale of resized must be two numbers, as 0.7-1, got 'a-b'"),
+        ("basic:p", "p of basic must be a number, got ''"),
+        ("resized:scale=0.5-2", r"scale must be a range of areas, 0 < smallest <= largest <= 1, got \(0.5, 2.0\)"),
+        ("basic:padding=0.5", "padding must be a whole number of pixels, at least 0, got 0.5"),
+    ):
+        refused(message, Augment, recipe)
 
 
 def test_crop_and_flip_draw_independently():

@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inductor's own
 ]
-RECIPES = ["basic", "resized", "trivial", "basic+trivial"]
+RECIPES = ["basic", "resized", "resized:scale=0.7-1", "trivial", "basic+trivial"]
 
 
 def some_images(count=512):

@@ -19,7 +19,7 @@ def rows():
     for i in range(120):
         toxicity = (0.0, 0.5, 0.49, 1.0)[i % 4]
         row = {"": str(i), "id": str(5000 + i), "comment_text": f'{"vile" if i % 2 else "kind"}, "so"\nsaid {i}'}
-        row |= {"split": SPLITS[i // 4 % 3], "toxicity": str(toxicity), "identity_any": "1.0"}
+        row |= {"split": SPLITS[i // 4 % 3], "toxicity": str(toxicity), "identity_any": ("1.0", "0.2", "0.5")[i % 3]}
         row |= {name: ("", "0.0", "0.5", "0.49", "1.0")[draw.integers(5)] for name in IDENTITIES}
         made.append(row)
     return made
@@ -59,6 +59,24 @@ def test_labels_splits_and_both_kinds_of_groups(rows, folder, monkeypatch):
         number = [int("".join(str(int(bit)) for bit in (y, *m)), 2) for m, y in zip(mentions, labels, strict=True)]
         assert split.groups.tolist() == number
         assert split.attributes["LGBTQ"].tolist() == [int(m[2]) for m in mentions]
+
+
+def test_four_groups_can_be_asked_for_and_the_sixteen_are_measured_all_the_same(rows, folder, refused):
+    place = {"folder": str(folder / "civilcomments")}
+    data, usual = load("civilcomments", groups="label,identity_any", **place), load("civilcomments", **place)
+    assert data.group_names[:2] == ["not toxic, identity_any 0", "not toxic, identity_any 1"]
+    mine = [row for row in rows if row["split"] == "train"]
+    expected = [2 * (float(row["toxicity"]) >= 0.5) + (float(row["identity_any"]) >= 0.5) for row in mine]
+    assert data.train.groups.tolist() == expected
+    assert data.measured_names == usual.measured_names
+    assert torch.equal(data.test.evaluation_groups, usual.test.evaluation_groups)
+    refused(
+        "no attribute to group by is called 'tall'; there are: label, male",
+        load,
+        "civilcomments",
+        groups="tall",
+        **place,
+    )
 
 
 def test_accuracy_is_measured_on_the_overlapping_groups_and_pde_balances_the_distinct_ones(folder):

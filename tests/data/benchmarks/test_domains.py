@@ -84,10 +84,12 @@ def is_left_out(data, target, validation, memory=True):
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize("memory", [4.0, 0.0])
-def test_the_target_is_the_test_set_and_a_fifth_of_each_cell_is_held_out(tmp_path, name, inner, memory):
+def test_the_target_is_the_test_set_and_a_share_of_each_cell_is_held_out(tmp_path, name, inner, memory):
     read, folder, domains, usual = CASES[name]
     written(tmp_path / folder if inner else tmp_path, domains)
-    is_left_out(read(tmp_path, size=TILE, memory=memory), domains.index(usual), 0.2, bool(memory))
+    is_left_out(read(tmp_path, validation=0.2, size=TILE, memory=memory), domains.index(usual), 0.2, bool(memory))
+    paper = read(tmp_path, size=TILE, memory=memory)
+    assert len(paper.validation) == round(0.1 * (len(paper.train) + len(paper.validation)))
     data = read(tmp_path, target=domains[2], validation=0.4, size=TILE, memory=memory, seed=1)
     is_left_out(data, 2, 0.4, bool(memory))
     assert data.name == name
@@ -116,7 +118,7 @@ def test_pacs_from_atlases_is_pacs_from_folders(tmp_path, target, monkeypatch):
     atlases(tmp_path / "pacs128")
     monkeypatch.setenv("EVENLY_DATA", str(tmp_path))
     for _ in range(2):  # decoded, and from the cache
-        data = load("pacs", target=target, size=TILE)
+        data = load("pacs", target=target, size=TILE, validation=0.2)
         is_left_out(data, CASES["pacs"][2].index(target), 0.2)
     small = load("pacs", target=target, size=5)
     folders = pacs(written(tmp_path / "folders", CASES["pacs"][2]), target=target, size=5)

@@ -180,3 +180,6 @@ def test_links_inside_the_folder_and_to_it_are_followed_but_not_in_circles(tmp_p
     assert sum(len(split) for split in data.splits.values()) == 11
     (root / "b" / "loop").symlink_to(root / "b")
     refused("is a link to a folder that contains it", image_folder, root)
+    (root / "b" / "loop").unlink()
+    (root / "b" / "loop").symlink_to("loop")
+    refused(r"b/loop cannot be followed \(Too many levels of symbolic links\); remove it", image_folder, root)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,16 +26,22 @@ RECIPES: dict[str, tuple[Step, ...]] = {
 }
 
 
+OPTIONS = {"none": (), "basic": ("padding", "p"), "resized": ("scale", "ratio", "p"), "trivial": ()}
+"""What can be set of each: pixels of padding, bounds of the box's area and shape, the probability of a flip."""
+
+
 class Augment:
     """Augmentation of uint8 images (N, C, H, W), each image's a pure function of (seed, epoch, its index).
 
         Augment("basic")                # zero padding of 4, random crop, flip
         Augment("basic+trivial")        # then TrivialAugment Wide
+        Augment("resized:scale=0.7-1")  # boxes of 70% of the area and more
         Augment(["basic", functools.partial(random_resized_crop, size=24)])
 
     Args:
-        recipe: names from RECIPES joined by "+", a function ``(images, keys) -> images``, or a sequence of such names
-            and functions. A function takes uint8 to uint8 and draws from the int64 keys (N,) alone.
+        recipe: names from RECIPES joined by "+", each perhaps with some of its `OPTIONS`; a function
+            ``(images, keys) -> images``; or a sequence of such names and functions. A function takes uint8 to uint8 and
+            draws from the int64 keys (N,) alone.
     """
 
     def __init__(self, recipe: str | Step | Sequence[str | Step] = "basic") -> None:
@@ -48,10 +56,8 @@ class Augment:
                 raise EvenlyError(
                     f"an augmentation must be a name or a function of (images, keys), got a {type(part).__name__}"
                 )
-            elif part not in RECIPES:
-                raise unknown("augmentation", part, RECIPES)
             else:
-                self.steps += RECIPES[part]
+                self.steps += _steps(part)
 
     def __call__(self, images: Tensor, index: Tensor, epoch: int | Tensor, seed: int | Tensor) -> Tensor:
         """The images of examples `index` (N,) as this epoch sees them; `keyed` says what epoch and seed may be."""
@@ -71,6 +77,37 @@ class Augment:
         if isinstance(self.recipe, str):
             return f"Augment({self.recipe!r})"
         return f"Augment([{', '.join(repr(p) if isinstance(p, str) else _named(p) for p in self.recipe)}])"
+
+
+def _steps(part: str) -> tuple[Step, ...]:
+    """The steps of "resized" or "resized:scale=0.7-1:ratio=1-1", whose values are tried at once."""
+    name, *given = part.split(":")
+    if name not in RECIPES:
+        raise unknown("augmentation", name, RECIPES)
+    values: dict[str, Any] = {}
+    for item in given:
+        option, _, text = item.partition("=")
+        if option not in OPTIONS[name]:
+            raise unknown(f"option of {name}", option, OPTIONS[name])
+        try:
+            numbers = tuple(float(number) for number in text.split("-"))
+        except ValueError:
+            numbers = ()
+        wanted = 1 if option in ("padding", "p") else 2
+        if len(numbers) != wanted:
+            form = "a number" if wanted == 1 else "two numbers, as 0.7-1"
+            raise EvenlyError(f"{option} of {name} must be {form}, got {text!r}")
+        values[option] = numbers if wanted == 2 else numbers[0]
+    steps = []
+    for step in RECIPES[name]:
+        own = {option: value for option, value in values.items() if option in inspect.signature(step).parameters}
+        steps.append(functools.partial(step, **own) if own else step)
+        if own:
+            steps[-1](
+                torch.empty(1, 3, 2, 2, dtype=torch.uint8, device="meta"),
+                torch.empty(1, dtype=torch.int64, device="meta"),
+            )
+    return tuple(steps)
 
 
 def _check(images: Tensor, what: str) -> None:

@@ -3,11 +3,13 @@
 Annotators say how far a comment is toxic and mentions each of eight identities; half or more is yes. A comment may
 mention several, so accuracy is measured on 16 overlapping groups, identity x label. Methods that balance groups get the
 512 distinct combinations of all identities and the label. Deng et al. (2023, App. C) have these for PDE's warm-up,
-capped, and four groups for the others: many of the 512 are tiny, so that subsampling keeps next to nothing and GroupDRO
-shows a few comments over and over. For a comparison with what they print give those other groups.
+capped, and four groups for the others, label x whether any identity is mentioned (`groups="label,identity_any"`): many
+of the 512 are tiny, so that subsampling keeps next to nothing and GroupDRO shows a few comments over and over.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,24 +24,28 @@ from evenly.errors import EvenlyError
 FILE = "all_data_with_identities.csv"
 IDENTITIES = ("male", "female", "LGBTQ", "christian", "muslim", "other_religions", "black", "white")
 CLASSES = ("not toxic", "toxic")
+OVERLAPPING = f"label,{'+'.join(IDENTITIES)}"
 PDE = {"warmup_epochs": 15, "every": 2, "add": 300, "cap": 150}
 """Table 8 and App. C of Deng et al. (2023)."""
 
 
-def civilcomments(folder: Folder = None, seed: int = 0) -> TableData:
+def civilcomments(folder: Folder = None, groups: str = OVERLAPPING, seed: int = 0) -> TableData:
     """CivilComments-WILDS, texts, 16 overlapping and 512 distinct groups, from `folder` or EVENLY_DATA/civilcomments.
 
     The splits are the official ones; nothing depends on the seed. The attributes are the eight identities.
 
     Args:
         folder: holds all_data_with_identities.csv, itself or in its civilcomments_v1.0.
+        groups: what methods balance, of label, the identities and identity_any, e.g. "label,identity_any" for four
+            groups. Accuracy is measured on the 16 groups of identity x label all the same.
     """
     _, root = find_layout("civilcomments", folder, {"csv": ("civilcomments_v1.0", (FILE,))})
     rows = read_rows(root / FILE)
     texts, toxicity, splits = rows.take("comment_text"), rows.take("toxicity"), splits_in(rows)
     if splits is None:
         raise EvenlyError(f"{rows.path} has no column 'split'; unpack its archive again")
-    if missing := [name for name in IDENTITIES if name not in rows.names]:
+    mentions = (*IDENTITIES, *(["identity_any"] if "identity_any" in groups else []))
+    if missing := [name for name in mentions if name not in rows.names]:
         raise EvenlyError(f"{rows.path} has no column {missing[0]!r}; unpack its archive again")
 
     def half_or_more(name: str, values: list[str]) -> Integers:
@@ -49,18 +55,19 @@ def civilcomments(folder: Folder = None, seed: int = 0) -> TableData:
             raise EvenlyError(f"{name} in {rows.path} is not a number ({error}); unpack its archive again") from None
 
     labels = half_or_more("toxicity", toxicity)
-    attributes = {name: half_or_more(name, rows.columns[name]) for name in IDENTITIES}
-    groups = grouped(
-        f"label,{'+'.join(IDENTITIES)}", labels, CLASSES, attributes, {name: ("0", "1") for name in IDENTITIES}
-    )
+    attributes = {name: half_or_more(name, rows.columns[name]) for name in mentions}
+    yes_or_no = {name: ("0", "1") for name in mentions}
+    measured = grouped(OVERLAPPING, labels, CLASSES, attributes, yes_or_no)
+    balanced = grouped(groups, labels, CLASSES, attributes, yes_or_no)
+    by_group = replace(measured, groups=balanced.groups, names=balanced.names)
     return TableData(
-        **in_splits(text_rows(texts), labels, attributes, groups, splits),
+        **in_splits(text_rows(texts), labels, attributes, by_group, splits),
         name="civilcomments",
         about="CivilComments-WILDS: online comments, toxic or not, by the identities that they mention.",
         class_names=CLASSES,
-        group_names=groups.names,
-        evaluation_group_names=groups.evaluation_names,
-        attribute_names={name: ["not mentioned", "mentioned"] for name in IDENTITIES},
+        group_names=by_group.names,
+        evaluation_group_names=by_group.evaluation_names,
+        attribute_names={name: ["not mentioned", "mentioned"] for name in mentions},
         recipe={"model": "bag_of_words", "select": "worst-group", "options": {"pde": PDE}},
         preprocessing=TextPreprocessing("comment_text", label=None),
     )

@@ -131,7 +131,7 @@ def _entries(root: Path, folder: str) -> list[os.DirEntry[str]]:
 
 def folders_in(root: Path, folder: str) -> list[str]:
     """The folders in a folder, by name; none may lead out of the root."""
-    return [entry.name for entry in _entries(root, folder) if entry.is_dir() and _checked(root, entry)]
+    return [entry.name for entry in _entries(root, folder) if _is_folder(entry) and _checked(root, entry)]
 
 
 def images_in(root: Path, folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
@@ -140,12 +140,19 @@ def images_in(root: Path, folder: str, above: tuple[str, ...] = ()) -> Iterator[
     if here in above:
         raise EvenlyError(f"{root / folder} is a link to a folder that contains it; remove the link")
     for entry in _entries(root, folder):
-        if entry.is_dir():
+        if _is_folder(entry):
             _checked(root, entry)
             yield from images_in(root, f"{folder}/{entry.name}", (*above, here))
         elif _is_image(entry.name):
             _checked(root, entry)
             yield f"{folder}/{entry.name}"
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:  # a link to itself
+        raise EvenlyError(f"{entry.path} cannot be followed ({error.strerror}); remove it") from None
 
 
 def _checked(root: Path, entry: os.DirEntry[str]) -> bool:
