@@ -93,6 +93,35 @@ def test_one_command_leaves_a_model_and_a_page_that_others_read(done, tmp_path, 
     assert len(Path("all.csv").read_text().splitlines()) == 61
 
 
+def census(folder: Path) -> Path:
+    """As pandas writes it: an index, blanks, texts of few values."""
+    draw = random.Random(0)
+    rows = [",age,work,income,sex"]
+    for i, label, place in sixty():
+        age = "" if i % 9 == 4 else f"{40 + 20 * label + draw.gauss(0, 5)}"
+        rows.append(f"{i},{age},{('', 'state', 'own')[i % 3]},{('low', 'high')[label]},{'fm'[place]}")
+    (folder / "census.csv").write_text("\n".join(rows) + "\n")
+    return folder / "census.csv"
+
+
+def test_a_census_table_is_trained_on_and_new_rows_with_gaps_are_predicted(done, tmp_path, caplog):
+    data = census(tmp_path)
+    with caplog.at_level("INFO", "evenly"):
+        run = package.train(data, data_options={"label": "income"}, epochs=12, device="cpu", out="run")
+    assert "categories: work (3 values), sex (2 values)" in caplog.messages
+    assert any(message.startswith("no groups: they can be made of work, sex, e.g.") for message in caplog.messages)
+    assert run.results.splits["test"].accuracy > 0.7
+    new = [{"age": None, "work": "navy", "sex": ""}, {"age": 61, "work": "own", "sex": "f"}]
+    expected = run.predict(new).probabilities
+    again = package.load("run")
+    assert np.array_equal(again.predict(new).probabilities, expected)
+    assert np.array_equal(again.predict([[None, "navy", ""], [61, "own", "f"]]).probabilities, expected)
+    (tmp_path / "new.csv").write_text("sex,more,age,work\n,,,navy\nf,,61,own\n")
+    assert np.array_equal(again.predict("new.csv").probabilities, expected)
+    done(f"predict run {data} --out all.csv")
+    assert len(Path("all.csv").read_text().splitlines()) == 61
+
+
 def test_groups_are_named_on_the_command_line_and_in_python(done, tmp_path):
     data = reviews(tmp_path)
     done(f"train {data} --groups place --out run --epochs 2 --device cpu")
@@ -128,6 +157,8 @@ def test_groups_are_named_on_the_command_line_and_in_python(done, tmp_path):
         ("--select worst-group -d validation=0.04", "has no validation example.*use --select worst-class"),
         ("--model resnet18", "resnet18 cannot read texts; use bag_of_words"),
         ("-d text=comment", "has no column 'comment' .found: 'text', 'place'"),
+        ("-d seed=5", "options of the data must be names and values without a seed, got .*; give --seed|give seed="),
+        ("-d label=lable", "has no column 'lable' .*; name the right one, e.g. -d label=place"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_leaves_nothing(refused, tmp_path, options, message):

@@ -34,7 +34,7 @@ def datasets(as_json: Json = False) -> None:
         for name, make in DATASETS.items()
     }
     rows["FOLDER"] = "your own images: a folder for each class, or a file metadata.csv with file, label[, split, ...]"
-    rows["FILE.csv"] = "your own texts (a column text) or numbers: label[, split, attributes ...]; also .csv.gz"
+    rows["FILE.csv"] = "your own texts (a column text), numbers and categories: label[, split, ...]; also .csv.gz"
     rows["FILE.npz"] = "your own arrays: x (N, ...), y (N,), optionally groups (N,) and split (N,)"
     show_list(rows, as_json)
 
