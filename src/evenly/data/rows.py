@@ -264,23 +264,28 @@ def _read(
     names = [str(i) for i in range(width)]
     texts: Texts = {name: [] for name in kept if name in as_text}
     blocks: list[Floats] = []
-    read = arrow.ReadOptions(column_names=names, skip_rows_after_names=skip, block_size=BLOCK)
+    # on one thread, since blocks that are read ahead would take memory
+    read = arrow.ReadOptions(column_names=names, skip_rows_after_names=skip, block_size=BLOCK, use_threads=False)
     parse = arrow.ParseOptions(
         newlines_in_values=True, invalid_row_handler=lambda row: "error" if row.text.strip(", \t\r\n") else "skip"
     )
     convert = arrow.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+    last = ""
     try:
         with pa.input_stream(path, compression="gzip" if path.suffix == ".gz" else None) as stream:
             for whole in arrow.open_csv(stream, read, parse, convert):
                 batch = _without_empty_rows(whole)
+                last = batch.column(width - 1)[-1].as_py() if len(batch) else last
                 for name in texts:
                     texts[name] += _stripped(batch.column(kept[name]))
                 if len(texts) < len(kept):
                     columns = {name: batch.column(place) for name, place in kept.items() if name not in as_text}
                     blocks.append(_as_numbers(columns))
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:
         _refuse_fault(path, width)
         raise _unreadable(path, error) from None
+    if "\n" in last:  # perhaps a quote that is not closed, which pyarrow closes at the end of the file
+        _refuse_fault(path, width)
     return texts, blocks
 
 
