@@ -44,6 +44,7 @@ from evenly.values import Value
 
 TEXTS = {"model": "bag_of_words"}
 """The recipe of texts; a bag of words brings its own settings."""
+Booleans = np.ndarray[Any, np.dtype[np.bool_]]
 MOST_VALUES = 50
 """A column of texts with up to so many values is a feature; one of more may be a name or an address."""
 
@@ -339,11 +340,13 @@ def _inputs(
         known = use.parsed | {name: x[:, i] for i, name in enumerate(rows.number_names)}
         columns = [known[name] for name in use.numbers]
         x = np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
-    is_train = parts == "train"
-    if (empty := np.isnan(x[is_train]).all(0)).any():
+    is_train, gaps = parts == "train", np.isnan(x)
+    if (empty := gaps[is_train].all(0)).any():
         use.ignored |= {use.numbers[i]: "no number in the training rows" for i in np.flatnonzero(empty)}
-        x, use.numbers = x[:, ~empty], [name for name in use.numbers if name not in use.ignored]
-    preprocessing = _fitted(rows, use, x, is_train, asked)
+        x, gaps, use.numbers = x[:, ~empty], gaps[:, ~empty], [name for name in use.numbers if name not in use.ignored]
+    if asked.missing == "refuse" and gaps.any():
+        raise _gaps_refused(rows, use.numbers, gaps)
+    preprocessing = _fitted(rows, use, x[np.flatnonzero(is_train)], gaps[is_train].any(0), is_train, asked)
 
     def inputs(index: Integers) -> Any:
         cells = {name: [rows.columns[name][i] for i in index] for name in use.categories}
@@ -352,24 +355,30 @@ def _inputs(
     return inputs, preprocessing
 
 
+def _gaps_refused(rows: Rows, names: list[str], gaps: Booleans) -> EvenlyError:
+    lacking = np.flatnonzero(gaps.any(1))
+    lines = ", ".join(str(rows.line(i)) for i in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
+    first = names[int(gaps[lacking[0]].argmax())]
+    return EvenlyError(
+        f"numbers are missing in {rows.path} (line {lines}; first {first!r}); fill them in, remove the rows, "
+        "or leave missing=refuse out, which takes the training median"
+    )
+
+
 def _fitted(
-    rows: Rows, use: _Use, x: Floats, is_train: np.ndarray[Any, np.dtype[np.bool_]], asked: TableOptions
+    rows: Rows, use: _Use, x: Floats, holes: Booleans, is_train: Booleans, asked: TableOptions
 ) -> TablePreprocessing:
-    """What gives x (N, F) mean 0 and standard deviation 1 over the training rows; a constant column becomes 0."""
-    if asked.missing == "refuse" and (gaps := np.isnan(x)).any():
-        lacking = np.flatnonzero(gaps.any(1))
-        lines = ", ".join(str(rows.line(i)) for i in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
-        column = use.numbers[int(np.flatnonzero(gaps[lacking[0]])[0])]
-        raise EvenlyError(
-            f"numbers are missing in {rows.path} (line {lines}; first {column!r}); fill them in, remove the rows, or "
-            "leave missing=refuse out, which takes the training median"
-        )
-    train = x[is_train]
-    mean, std = np.nanmean(train, axis=0), np.nanstd(train, axis=0)
+    """What gives the training rows x (N, F) mean 0 and standard deviation 1; a constant column becomes 0.
+
+    Args:
+        holes: (F,) whether numbers are missing in a column.
+        is_train: for every row of the table, whether it is among x.
+    """
+    whole = not holes.any()  # then the plain functions, which give the same bits, make no copies
+    mean, std = (np.mean(x, 0), np.std(x, 0)) if whole else (np.nanmean(x, axis=0), np.nanstd(x, axis=0))
     std[std <= 1e-12 * np.abs(mean)] = 1.0  # constant but for rounding
-    holes = np.isnan(train).any(0)
     by_median = asked.missing == "median"
-    medians = (np.nanmedian if holes.any() else np.median)(train, axis=0) if by_median else np.empty(0)
+    medians = (np.median if whole else np.nanmedian)(x, axis=0) if by_median else np.empty(0)
     values = {name: numbered(_cells(rows, name, is_train))[0] for name in use.categories}
     return TablePreprocessing(
         tuple(use.numbers),
@@ -383,5 +392,5 @@ def _fitted(
     )
 
 
-def _cells(rows: Rows, name: str, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> list[str]:
+def _cells(rows: Rows, name: str, chosen: Booleans) -> list[str]:
     return [cell for cell, is_chosen in zip(with_missing(rows.columns[name]), chosen, strict=True) if is_chosen]
