@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 import evenly
 from evenly import Data, EvenlyError, train
-from evenly.data import load
+from evenly.data import from_arrays, load
 from evenly.experiment.training import data_of, run_again
 from evenly.optim import ASAM
 
@@ -46,7 +46,9 @@ class Rows(Dataset):
 def test_own_data_in_any_form_is_the_same_data(arrays, same_weights, form):
     x, y, _ = arrays()
     given = {"tensors": (x, y), "arrays": (x.numpy(), y.numpy()), "dataset": Rows(arrays())}[form]
-    run, reference = (train(each, model="mlp", **QUICK) for each in (given, Data(train=(x, y))))
+    whole = Data(train=(x, y)) if form == "dataset" else from_arrays(x, y)
+    run, reference = (train(each, model="mlp", **QUICK) for each in (given, whole))
+    assert list(run.results.splits) == (["train"] if form == "dataset" else ["train", "validation", "test"])
     assert same_weights(run.model, reference.model)
     assert run.history == reference.history
 
@@ -196,7 +198,7 @@ def test_the_model_carries_the_weights_of_the_epoch_named(data, rule):
 )
 def test_what_cannot_work_is_refused_in_a_line_before_a_folder_is_made(data, arrays, tmp_path, given, message):
     """So that the call can be mended and made again with the same folder."""
-    own = {"two": arrays()[:2], "three": arrays()}
+    own = {"two": Data(train=arrays()[:2]), "three": Data(train=arrays())}
     given = {"data": data, "model": "mlp", "out": tmp_path / "run"} | QUICK | given
     given["data"] = own.get(given["data"], given["data"]) if isinstance(given["data"], str) else given["data"]
     with pytest.raises(EvenlyError, match=message) as error:
