@@ -13,11 +13,12 @@ The card shows the loss and the gradient's norm, which tell how far the weights 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
+from attrs import frozen
 from torch import Tensor, nn
 
 from evenly.diagnose.gauss_newton import GaussNewton
@@ -41,13 +42,39 @@ from evenly.theory.stability import (
     smallest_stable_batch_size,
     verdict,
 )
+from evenly.values import Value
 
-SAMPLES = 2000
-"""Examples that the card is computed over, where no other number is given."""
 FITTED = 0.1
 """Mean loss above which the card says that the weights do not fit every sample."""
 EXACT = 400
 """Dimensions of the samples' span up to which a network is judged exactly; the time grows with their cube."""
+
+
+@frozen
+class Border(Value):
+    """Where stability ends in the learning rate, over batch sizes: `side` is "exact", "stable" or "unstable"."""
+
+    optimizer: str
+    side: str
+    points: tuple[tuple[float, float], ...]
+
+
+@frozen
+class CardPage(Value):
+    """What the page of a card shows, as `stability.json` has it.
+
+    Args:
+        name: of what was judged.
+        borders: for SGD and, where there is a rho, for SAM.
+    """
+
+    name: str
+    sentences: tuple[str, ...]
+    limits: tuple[tuple[str, str], ...]
+    numbers: tuple[tuple[str, str], ...]
+    lr: float
+    batch_size: int
+    borders: tuple[Border, ...]
 
 
 @dataclass(frozen=True)
@@ -169,9 +196,23 @@ class StabilityCard(Result):
             return self.sgd.theorem
         return f"{self.sgd.theorem}, for {'an estimate' if self.estimated else self.sgd.about}"
 
-    def stable_lrs(self, batch_sizes: Sequence[int], ascent: float = 0.0) -> list[Threshold]:
-        """Where stability ends in the learning rate, for several batch sizes."""
-        return [largest_stable_lr(self.judged, size, ascent=ascent) for size in batch_sizes]
+    def page(self, name: str, notes: Sequence[str] = ()) -> CardPage:
+        """What the page of the card shows, under a name; notes are sentences to add."""
+        sentences = (*self.sentences(), *notes)
+        limits, numbers = tuple(self.limits()), tuple(self.numbers())
+        return CardPage(name, sentences, limits, numbers, self.lr, self.batch_size, tuple(self._borders()))
+
+    def _borders(self) -> Iterator[Border]:
+        n = self.minimum.n
+        sizes = sorted({round(n ** (k / 11)) for k in range(12)} | {self.batch_size})
+        optimizers = {"SGD": 0.0} | ({} if self.rho is None else {f"SAM, rho {self.rho:g}": self.ascent})
+        for optimizer, ascent in optimizers.items():
+            ends = {size: largest_stable_lr(self.judged, size, ascent=ascent) for size in sizes}
+            for side in ("exact",) if ends[sizes[0]].exact else ("stable", "unstable"):
+                lrs = {size: each.unstable if side == "unstable" else each.stable for size, each in ends.items()}
+                points = tuple((float(size), lr) for size, lr in lrs.items() if lr and math.isfinite(lr))
+                if points:
+                    yield Border(optimizer, side, points)
 
     def __str__(self) -> str:
         lines = [*self.sentences(), ""]
@@ -229,7 +270,7 @@ def stability_card(
     lr: float,
     batch_size: int,
     rho: float | None = None,
-    samples: Annotated[int, at_least(1)] = SAMPLES,
+    samples: Annotated[int, at_least(1)] = 2000,
     seed: int = 0,
     **options: Any,
 ) -> StabilityCard:

@@ -27,7 +27,7 @@ from evenly.runs.summary import Difference, Summary
 
 if TYPE_CHECKING:
     from evenly.diagnose.findings import Audit
-    from evenly.diagnose.stability import StabilityCard
+    from evenly.diagnose.stability import CardPage
     from evenly.theory.stability import PhaseDiagram
 
 WIDEST_NAME = 23
@@ -154,11 +154,11 @@ def show_audits(audits: Iterable[Audit], compared: Sequence[str], page: Path) ->
     print(f"page: {page}")
 
 
-def show_card(card: StabilityCard, notes: Sequence[str], page: Path) -> None:
+def show_card(card: CardPage, page: Path) -> None:
     """Whether a minimum is stable, in words, then its limits and numbers."""
-    _paragraphs((*card.sentences(), *notes))
+    _paragraphs(card.sentences)
     print()
-    for label, value in (*card.limits(), *card.numbers()):
+    for label, value in (*card.limits, *card.numbers):
         print(textwrap.fill(value, _width(), initial_indent=f"{label:<25}", subsequent_indent=" " * 25))
     print(f"{'page':<25}{page}")
 

@@ -10,16 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from evenly.diagnose.findings import Audit
+from evenly.diagnose.stability import CardPage
 from evenly.errors import EvenlyError
 from evenly.files import read_json
 from evenly.report.audit_pages import audit_page
 from evenly.report.comparison_pages import comparison_page
+from evenly.report.phase_figure import save_phase_figure
 from evenly.report.rendering import write_page
 from evenly.report.run_pages import run_page
+from evenly.report.stability_pages import card_page, diagram_page
 from evenly.runs.comparison import Comparison, load_comparison
 from evenly.runs.run import Run, load
+from evenly.theory.stability import PhaseDiagram
 
 PAGE = "report.html"
 
@@ -66,10 +71,24 @@ def _write_folder(folder: Path, runs: bool) -> Path:
         return write_page(folder / PAGE, comparison_page(comparisons, "evenly demo", content.get("seconds")))
     if isinstance(content, dict) and "rows" in content:
         return _write_comparison(load_comparison(folder), runs)
-    for verb in ("audit", "stability"):
-        if (folder / f"{verb}.json").exists():
-            raise EvenlyError(f"the page of {folder} needs the model; run `evenly {verb}` again")
+    if (stability := read_json(folder / "stability.json")) is not None:
+        return _write_stability(stability, folder)
     return write_report(load(folder))
+
+
+def _write_stability(content: Any, folder: Path) -> Path:
+    """The page of a card, or of a phase diagram and its figure."""
+    page = folder / "stability.html"
+    try:
+        if content["target"] is not None:
+            return write_page(page, card_page(CardPage.from_dict(content["page"])))
+        diagram = PhaseDiagram.from_dict(content)
+        save_phase_figure(diagram, folder / "phase.svg")
+        return write_page(page, diagram_page(diagram))
+    except (EvenlyError, KeyError, TypeError) as error:
+        raise EvenlyError(
+            f"{folder / 'stability.json'} cannot be read ({error}); run `evenly stability` again"
+        ) from None
 
 
 def _write_comparison(comparison: Comparison, runs: bool) -> Path:
