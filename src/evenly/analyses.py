@@ -54,12 +54,19 @@ class AuditSettings(Value):
 class CardSettings:
     """How the stability of a minimum is judged; what is not given is the run's own."""
 
-    lr: float | None = setting(None, above(0), MODERATE, help="learning rate; auto is RUN's own", none="auto")
-    batch_size: int | None = setting(None, at_least(1), help="examples per step; auto is RUN's own", none="auto")
+    lr: float | None = setting(
+        None, above(0), MODERATE, help="learning rate; auto is RUN's own, 0.5 in a diagram", none="auto"
+    )
+    batch_size: int | None = setting(
+        None, at_least(1), help="examples per step; auto is RUN's own, 5 in a diagram", none="auto"
+    )
     rho: float | None = setting(
-        None, at_least(0), MODERATE, help="for RUN: radius of SAM; auto is RUN's own where it was trained by SAM",
+        None,
+        at_least(0),
+        MODERATE,
+        help="for RUN: radius of SAM; auto is RUN's own where it was trained by SAM",
         none="auto",
-    )  # fmt: skip
+    )
     samples: int = setting(2000, at_least(1), help="for RUN: training examples to use, at most")
     seed: int = setting(0, at_least(0), help="decides every random draw")
 

@@ -72,7 +72,7 @@ def test_refusals(done, refused, runs, npz, tmp_path):
     for command, message in (
         ("one --against one", "--against one is the same model"),
         ("one --against two", "the two models are of different data, mine and other"),
-        ("one --split holdout", "there is no holdout split; the data has train"),
+        ("one --split holdout", "--split must be one of train, validation, test, got 'holdout'"),
         ("one --samples 0", "samples"),
         ("one --rho -1", "rho"),
         ("one --top -2", "top"),

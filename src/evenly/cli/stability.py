@@ -24,11 +24,11 @@ OF_A_DIAGRAM = {"seed", *settings_of(Axes), *settings_of(Quadratic), *OF_RUNS}
 
 
 @finished
-@takes(CardSettings)
-@takes(Axes)
-@takes(Quadratic, only=("sigma", "ascent", "optimizer", "n"))
-@takes(Runs, only=OF_RUNS)
 @takes(Execution, only=("device",))
+@takes(Runs, only=OF_RUNS)
+@takes(Quadratic, only=("sigma", "ascent", "optimizer", "n"))
+@takes(Axes)
+@takes(CardSettings)
 def stability(
     target: Annotated[
         str | None,
@@ -77,7 +77,7 @@ def stability(
         raise EvenlyError(
             f"--{foreign[0].replace('_', '-')} is for a phase diagram; leave it out, or leave out {target}"
         )
-    path, device = Path(target), settings.pop("device", "cpu")
+    path, device = Path(target), settings.pop("device", "auto")
     out = out or Path("stability") / path.name.removesuffix(".npz")
     check_answer(out, "stability.json", str(target))
     rates, notes, name = CardSettings(**settings), [], str(path)

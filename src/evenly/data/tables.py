@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evenly.data.contract import Data
+from evenly.data.contract import Data, Places
 from evenly.data.images.parts import Integers
 from evenly.data.metadata import (
     METADATA,
@@ -120,7 +120,7 @@ def table(
         )
     inputs = text_rows(texts or []) if scaling is None else scaling.standardised(x).__getitem__
     return TableData(
-        **in_splits(inputs, labels, columns, by_group, parts),
+        **in_splits(inputs, labels, columns, by_group, parts, Places(rows.lines, "line")),
         name=path.name.partition(".")[0],
         about=about,
         class_names=class_names,

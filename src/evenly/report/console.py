@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ from evenly.runs.run import Run
 from evenly.runs.summary import Difference, Summary
 
 if TYPE_CHECKING:
-    from evenly.diagnose.findings import Audit
     from evenly.diagnose.stability import CardPage
     from evenly.theory.stability import PhaseDiagram
 
@@ -144,13 +143,19 @@ def _numbers(summary: Summary, worst: str) -> list[str]:
     return [*cells, multiple(summary.cost_multiple)]
 
 
-def show_audits(audits: Iterable[Audit], compared: Sequence[str], page: Path) -> None:
-    """How two models compare, where there are two, and what was found of each."""
+def show_audits(folder: Path, page: Path) -> None:
+    """How two models compare, where there are two, what was found of each, and what to do next."""
+    from evenly.diagnose.audit_folder import read_audits
+
+    audits, compared = read_audits(folder)
     _paragraphs(compared)
     print(end="\n" if compared else "")
     for audit in audits:
-        _paragraphs(audit.verdict())
+        _paragraphs((*audit.verdict, *audit.shrunk))
         print()
+    _paragraphs(("Next:", *dict.fromkeys(step for audit in audits for step in audit.next_steps)))
+    print()
+    print(f"examples: {folder / audits[0].table}")
     print(f"page: {page}")
 
 

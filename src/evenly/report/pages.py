@@ -1,6 +1,6 @@
 """`evenly.write_report`: pages from folders and results.
 
-evenly.write_report("runs/a")                        # a folder of train, compare or demo: every page in it, anew
+evenly.write_report("runs/a")                        # a folder that a command left: every page in it, anew
 evenly.write_report(run, "run.html")
 evenly.write_report(comparison, "comparison.html")   # or several
 evenly.write_report([audit, other], "both.html")     # one audit, or two of the same data
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from evenly.diagnose.audit_folder import read_audits
 from evenly.diagnose.findings import Audit
 from evenly.diagnose.stability import CardPage
 from evenly.errors import EvenlyError
@@ -37,8 +38,8 @@ def write_report(
     """Write the page of a result, or every page of a folder; where the page is.
 
     Args:
-        target: a folder that `train`, `compare` or `demo` left behind, of which nothing but the folder is needed; a
-            run; one comparison or several; one audit, or two of the same data.
+        target: a folder that a command left behind, of which nothing but the folder is needed; a run; one comparison
+            or several; one audit, or two of the same data.
         path: the HTML file; where it is left out, `report.html` in the folder of the run or the comparison.
         runs: for the folder of a comparison, write the pages of its runs too.
     """
@@ -54,15 +55,14 @@ def write_report(
     if results and len(comparisons) == len(results):
         return write_page(_page_path(path, comparisons[0].out), comparison_page(comparisons))
     if results and len(audits) == len(results):
-        page = _page_path(path, None)
-        audit_page(audits, page)
-        return page
+        compared = audits[0].compared(audits[1]) if len(audits) > 1 else []
+        return write_page(_page_path(path, None), audit_page([each.findings() for each in audits], compared))
     names = ", ".join(dict.fromkeys(type(each).__name__ for each in results)) or "nothing"
     raise EvenlyError(f"no page shows {names}; give a folder, a run, comparisons, or one or two audits")
 
 
 def _write_folder(folder: Path, runs: bool) -> Path:
-    """The pages of a folder: of a run, of a comparison and its runs, or of the demo's comparisons."""
+    """The pages of a folder: of a run, of a comparison and its runs, of the demo's comparisons, of an analysis."""
     content = read_json(folder / "results.json")
     if isinstance(content, dict) and "comparisons" in content:
         comparisons = [load_comparison(folder / Path(name).name) for name in content["comparisons"]]
@@ -71,6 +71,8 @@ def _write_folder(folder: Path, runs: bool) -> Path:
         return write_page(folder / PAGE, comparison_page(comparisons, "evenly demo", content.get("seconds")))
     if isinstance(content, dict) and "rows" in content:
         return _write_comparison(load_comparison(folder), runs)
+    if (folder / "audit.json").exists():
+        return write_page(folder / "audit.html", audit_page(*read_audits(folder)))
     if (stability := read_json(folder / "stability.json")) is not None:
         return _write_stability(stability, folder)
     return write_report(load(folder))
