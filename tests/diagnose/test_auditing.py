@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import math
 import re
@@ -13,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data import Data, Split
+from evenly.diagnose import sizes
 from evenly.diagnose.auditing import audit
 from evenly.diagnose.findings import SHOWN
+from evenly.diagnose.importance import importance_weights
 from evenly.diagnose.probing import probes
+from evenly.diagnose.samples import part_of
 from evenly.report import write_report
 
 
@@ -281,3 +285,40 @@ def test_an_attribute_called_label_is_not_taken_for_the_label():
     found = audit(Leaning(), data, top=0, samples=20)
     assert not found.probes
     assert "is called 'label', as the labels are; rename it" in found.missing["probe of label"]
+
+
+def test_phantom_weights_are_those_of_each_batch_as_sam_has_them():
+    data, model = planted(), Leaning()
+    found = audit(model, data, top=0, samples=60, batch_size=7, rho=0.5)
+    part = part_of(data.train, 60, 0)
+    assert torch.equal(found.phantom, importance_weights(model, part, rho=0.5, batch_size=7))
+    assert not torch.equal(found.phantom, importance_weights(model, part, rho=0.5))
+    assert found.to_dict()["importance"]["batch_size"] == 7
+    assert audit(model, data, top=0, samples=60).batch_size == 60  # 128 at most
+
+
+def test_an_audit_that_would_take_long_uses_fewer_examples_and_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(sizes, "measure_pace", lambda *_: sizes.Pace(0.01, 0.01, 1, 2**30))
+    found = audit(Leaning(), planted(), top=2, samples=400)
+    assert (len(found.importance), found.spectrum.samples) == (400, 50)  # 400 * 0.6 s of 48, halved three times
+    (sentence,) = found.shrunk
+    assert sentence == (
+        "Curvature on 400 training examples would take about 4 minutes. 50 of them are used to save time. "
+        "For all of them: --within none"
+    )
+    assert found.to_dict()["shrunk"] == [sentence]
+    assert sentence in html.unescape(write_report(found, tmp_path / "audit.html").read_text())
+    assert audit(Leaning(), planted(), top=2, samples=400, within=None).spectrum.samples == 400
+    monkeypatch.setattr(sizes, "measure_pace", lambda *_: sizes.Pace(1.0, 1.0, 2**30, 2**30))
+    slow = audit(Leaning(), planted(), top=2, samples=400)
+    assert slow.spectrum is None
+    assert slow.missing["curvature"] == "it would take about 1 hour on 32 examples; --within none waits for it"
+    assert len(slow.importance) == 32
+
+
+def test_the_pace_of_products_is_that_of_the_examples():
+    pace = sizes.measure_pace(Leaning(), "cross-entropy", planted().train, 0)
+    assert 0 < pace.product < 0.01
+    assert pace.curvature(200, 5) == pytest.approx(2 * pace.curvature(100, 5))
+    crowded = pace._replace(bytes=2**30, memory=2**30)
+    assert crowded.curvature(200, 5) > 2 * crowded.curvature(1, 5)
