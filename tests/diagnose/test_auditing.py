@@ -300,10 +300,10 @@ def test_phantom_weights_are_those_of_each_batch_as_sam_has_them():
 def test_an_audit_that_would_take_long_uses_fewer_examples_and_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(sizes, "measure_pace", lambda *_: sizes.Pace(0.01, 0.01, 1, 2**30))
     found = audit(Leaning(), planted(), top=2, samples=400)
-    assert (len(found.importance), found.spectrum.samples) == (400, 50)  # 400 * 0.6 s of 48, halved three times
+    assert (len(found.importance), found.spectrum.samples) == (400, 50)  # 400 * 0.5 s of 48, halved three times
     (sentence,) = found.shrunk
     assert sentence == (
-        "Curvature on 400 training examples would take about 4 minutes. 50 of them are used to save time. "
+        "Curvature on 400 training examples would take about 3 minutes. 50 of them are used to save time. "
         "For all of them: --within none"
     )
     assert found.to_dict()["shrunk"] == [sentence]
@@ -312,7 +312,7 @@ def test_an_audit_that_would_take_long_uses_fewer_examples_and_says_so(monkeypat
     monkeypatch.setattr(sizes, "measure_pace", lambda *_: sizes.Pace(1.0, 1.0, 2**30, 2**30))
     slow = audit(Leaning(), planted(), top=2, samples=400)
     assert slow.spectrum is None
-    assert slow.missing["curvature"] == "it would take about 1 hour on 32 examples; --within none waits for it"
+    assert slow.missing["curvature"] == "it would take about 53 minutes on 32 examples; --within none waits for it"
     assert len(slow.importance) == 32
 
 

@@ -181,6 +181,7 @@ def test_tables_sort_images_load_and_nothing_fails(page, in_browser):
 
 
 NARROW = """
+document.body.style.width = "400px";  // no window of the browser is narrower than 500
 const boxes = Array.from(document.querySelectorAll(".scroll"));
 document.body.dataset.found = JSON.stringify({
   page: document.documentElement.scrollWidth, screen: window.innerWidth,
@@ -189,12 +190,24 @@ document.body.dataset.found = JSON.stringify({
 """
 
 
-def test_on_a_narrow_screen_tables_scroll_inside_their_box(page, in_browser):
+def test_on_a_narrow_screen_no_number_is_out_of_sight(page, in_browser):
     found = in_browser(page, NARROW, "--window-size=500,900")
-    assert found["screen"] <= 500
-    assert found["page"] <= found["screen"]
+    assert found["page"] <= found["screen"] <= 500
     assert found["inside"]
-    assert found["scrolling"] > 0
+    assert found["scrolling"] == 0
+
+
+LARGE = """
+const images = Array.from(document.querySelectorAll(".pairs img"), image => image.getBoundingClientRect().width);
+document.body.dataset.found = JSON.stringify({least: Math.min(...images), count: images.length});
+"""
+
+
+def test_images_and_where_the_model_looks_are_large_enough_to_see(page, in_browser):
+    for width in (400, 1100):
+        found = in_browser(page, LARGE, f"--window-size={width},900")
+        assert found["count"] == 2 * 2 * 2 * 12
+        assert found["least"] >= 110
 
 
 CONTRAST = """

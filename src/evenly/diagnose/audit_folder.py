@@ -47,7 +47,8 @@ def read_audits(folder: Path) -> tuple[list[Findings], list[str]]:
         audits = [Findings.from_dict(each) for each in content["audits"]]
         compared = [str(sentence) for sentence in content["compared"]]
     except (EvenlyError, KeyError, TypeError) as error:
-        raise EvenlyError(f"{folder / FILE} cannot be read ({error}); run `evenly audit` again") from None
+        why = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise EvenlyError(f"{folder / FILE} cannot be read ({why}); run `evenly audit` again") from None
     return [_with_images(each, folder, number) for number, each in enumerate(audits, 1)], compared
 
 

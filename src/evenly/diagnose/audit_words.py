@@ -40,7 +40,7 @@ def verdict(audit: Audit) -> list[str]:
 
 def next_steps(audit: Audit) -> list[str]:
     """What to do about it; DATA is what the model was trained on."""
-    hardest = "The hardest examples may be labelled wrong. Check them first: they are listed below."
+    hardest = "Look at the hardest examples: some of them may be labelled wrong."
     if audit.by == "cluster":
         part = _lower_cluster(audit)
         if part is None:

@@ -109,12 +109,15 @@ def next_steps(audits: Sequence[Findings]) -> Prose:
 
 
 def _columns(audits: Sequence[Findings], *names: str) -> list[str]:
-    """Columns for each model; with two models, under their names."""
-    return [f"{each.name}: {name}" if len(audits) > 1 else name for each in audits for name in names]
+    """Columns for each model; with two models, under their names, in short where that tells them apart."""
+    short = [each.name.partition(" (")[0] for each in audits]
+    models = short if len(set(short)) == len(short) else [each.name for each in audits]
+    return [f"{model}: {name}" if len(audits) > 1 else name for model in models for name in names]
 
 
 def groups(audits: Sequence[Findings]) -> Table:
-    """A row per group, the worst of the first model at the top: how many examples, how often right, the loss."""
+    """A row per group, the worst of the first model at the top: how many examples, how often right and, of one model,
+    the loss."""
     by_name = [{group.name: group for group in each.groups} for each in audits]
     ordered = sorted(audits[0].groups, key=lambda group: group.accuracy)
     names = list(dict.fromkeys([*(group.name for group in ordered), *(name for each in by_name for name in each)]))
@@ -129,21 +132,21 @@ def groups(audits: Sequence[Findings]) -> Table:
             " Clusters are of the model's own features, from which it decides. They are expected to differ; they say "
             "where to look."
         )
-    columns = [grouping, "examples", *_columns(audits, "accuracy, %", "loss")]
+    columns = [grouping, "examples", *_columns(audits, "accuracy, %"), *(["loss"] if len(audits) == 1 else [])]
     return Table(columns, rows, caption, f"Accuracy by {grouping}", sortable=True)
 
 
 def _group_cells(groups: Sequence[GroupAccuracy | None]) -> list[Cell]:
-    """How many examples, then for each model how often it is right and its loss; clusters of two models differ in
-    size."""
+    """How many examples, then how often each model is right, or one model's accuracy and loss; clusters of two models
+    differ in size."""
     sizes = list(dict.fromkeys(group.n for group in groups if group is not None))
     cells = [Cell(" / ".join(f"{size:,}" for size in sizes), value=sizes[0])]
     for group in groups:
         if group is None:
-            cells += [Cell("–"), Cell("–")]
+            cells.append(Cell("–"))
             continue
         cells.append(_percent(group.accuracy, group.low, group.high, "lowered" if group.below else ""))
-        cells.append(Cell(f"{group.loss:.3f}", value=group.loss))
+        cells += [Cell(f"{group.loss:.3f}", value=group.loss)] if len(groups) == 1 else []
     return cells
 
 
@@ -160,18 +163,18 @@ def probes(audits: Sequence[Findings]) -> Table | None:
     for name in names:
         results = [each.probes.get(name) for each in audits]
         one = next(probe for probe in results if probe is not None)
-        cells = [Cell(", ".join(one.balanced_over)), Cell(f"{100 * (1 - one.chance):.1f}", value=1 - one.chance)]
+        cells = [Cell(f"{100 * (1 - one.chance):.1f}", value=1 - one.chance)]
         cells += [
             Cell("–") if each is None else _percent(1 - each.error, 1 - each.high, 1 - each.low) for each in results
         ]
-        rows.append(Row(name, cells))
+        rows.append(Row(name, cells, note=f"balanced over {', '.join(one.balanced_over) or 'its own values'}"))
     caption = (
         "How often a linear probe reads each attribute off the network's features, on held-out examples, with 95% "
         "intervals. Each combination of the attribute and of what it is balanced over is equally frequent. A set is "
         "balanced over the label and all other attributes. Where some combination of these has too few examples, it is "
         "balanced over the label or the groups alone."
     )
-    columns = ["attribute", "balanced over", "guessing, %", *_columns(audits, "read correctly, %")]
+    columns = ["attribute", "guessing, %", *_columns(audits, "read correctly, %")]
     return Table(columns, rows, caption, "What can be read from the features", sortable=True)
 
 
