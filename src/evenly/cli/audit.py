@@ -81,8 +81,8 @@ def audit(
     ask = AuditSettings(**settings)
     check_targets(targets)
     out = out or Path("audits") / "-".join(Path(each).resolve().name.partition(".")[0] for each in targets)
-    asked = {"target": target, "against": against, "data": data, "model": model, "normalise": normalise}
-    asked |= {**ask.to_dict(), "data_options": pairs(data_option)}
+    asked = ask.to_dict() | {"target": target, "against": against, "data": data, "model": model}
+    asked |= {"normalise": normalise, "data_options": pairs(data_option)}
     check_answer(out, "audit.json", asked, "asked")
     audits = []
     with Progress("audit") as bar:

@@ -80,7 +80,8 @@ def stability(
     path, device = Path(target), settings.pop("device", "auto")
     out = out or Path("stability") / path.name.removesuffix(".npz")
     check_answer(out, "stability.json", str(target))
-    rates, notes, name = CardSettings(**settings), [], str(path)
+    notes: list[str] = []
+    rates, name = CardSettings(**settings), str(path)
     if path.suffix == ".npz":
         card, name = _card_of_file(path, rates), path.name
     elif path.exists() and not path.is_dir():

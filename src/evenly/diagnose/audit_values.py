@@ -52,10 +52,10 @@ class Importance(Value):
 class Eigenvalues(Value):
     """The largest eigenvalues of the Hessian of the mean loss over `examples` training examples."""
 
+    examples: int
     eigenvalues: tuple[float, ...]
     residuals: tuple[float, ...]
     converged: tuple[bool, ...]
-    examples: int
 
 
 @frozen

@@ -163,8 +163,10 @@ class Audit(Result):
         Args:
             table: the file with every example, beside the page.
         """
-        spectrum, density = self.spectrum, None
+        density: tuple[Tensor, ...] = ()
+        spectrum, eigenvalues = self.spectrum, None
         if spectrum is not None:
+            eigenvalues = Eigenvalues(spectrum.samples, *(tuple(getattr(spectrum, part).tolist()) for part in SPECTRUM))
             density = spectrum.density.curve(points=DENSITY_POINTS)
         return Findings(
             name=self.name,
@@ -184,19 +186,13 @@ class Audit(Result):
                 _finite(audit_words.half_of_the_weight(self.importance)),
                 len(self.importance),
             ),
-            spectrum=None
-            if spectrum is None
-            else Eigenvalues(*(tuple(getattr(spectrum, part).tolist()) for part in SPECTRUM), spectrum.samples),
+            spectrum=eigenvalues,
             forgetting=None if self.forgetting is None else _histogram(self.forgetting),
             hardest=tuple(map(self._example, self.hardest.tolist())),
             easiest=tuple(map(self._example, self.easiest.tolist())),
             missing=dict(self.missing),
             shrunk=tuple(self.shrunk),
-            curves=Curves(
-                _lorenz(self.importance),
-                _lorenz(self.phantom),
-                *(() if density is None else (tuple(side.tolist()) for side in density)),
-            ),
+            curves=Curves(_lorenz(self.importance), _lorenz(self.phantom), *(tuple(side.tolist()) for side in density)),
             seconds=round(self.seconds, 2),
             table=table,
         )

@@ -88,9 +88,8 @@ def _write_stability(content: Any, folder: Path) -> Path:
         save_phase_figure(diagram, folder / "phase.svg")
         return write_page(page, diagram_page(diagram))
     except (EvenlyError, KeyError, TypeError) as error:
-        raise EvenlyError(
-            f"{folder / 'stability.json'} cannot be read ({error}); run `evenly stability` again"
-        ) from None
+        why = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise EvenlyError(f"{folder / 'stability.json'} cannot be read ({why}); run `evenly stability` again") from None
 
 
 def _write_comparison(comparison: Comparison, runs: bool) -> Path:

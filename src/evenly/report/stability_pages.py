@@ -71,7 +71,7 @@ def borders(card: CardPage) -> Panels:
         Curve(
             f"{each.optimizer}{names[each.side]}",
             Style(1 if each.optimizer == "SGD" else 2, int(each.side == "unstable")),
-            [tuple(zip(*each.points, strict=True))],
+            [([size for size, _ in each.points], [lr for _, lr in each.points])],
         )
         for each in card.borders
     ]
