@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from evenly.data import Data, Split, Texts
+from evenly.data.contract import Places
 from evenly.diagnose.auditing import audit
 from evenly.errors import EvenlyError
 from evenly.models import factory
@@ -114,10 +115,11 @@ def test_hardest_images_that_are_read_one_by_one_are_named_by_their_file(tmp_pat
 
 def test_texts_are_shown_and_stay_text(tmp_path):
     texts = [f"{'good' if i % 2 else 'bad'} <b onload=x> {'so ' * i}" for i in range(12)]
-    data = Data(Split(Texts(texts), torch.arange(12) % 2))
+    data = Data(Split(Texts(texts), torch.arange(12) % 2, places=Places(range(7, 19), "line")))
     model = factory("bag_of_words", (), 2, 0, texts=texts, min_count=1)[0]()
     page = write_report(audit(model, data, top=0), tmp_path / "a.html").read_text()
     assert "&lt;b onload=x&gt;" in page
+    assert all(f"line {line}" in page for line in range(7, 19))
     assert "<b onload" not in page
 
 

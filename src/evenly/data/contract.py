@@ -35,6 +35,9 @@ class Places:
     values: Sequence[Any] | np.ndarray[Any, Any]
     word: str = ""
 
+    def __len__(self) -> int:
+        return len(self.values)
+
     def __getitem__(self, i: int) -> str:
         return f"{self.word} {self.values[i]}".strip()
 
