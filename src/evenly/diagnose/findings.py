@@ -217,14 +217,15 @@ class Audit(Result):
     def rows(self) -> Iterator[list[Any]]:
         """A row for every example of the split, the largest loss first; numbers to six digits."""
         names, members = class_names_of(self.data), self._group_names()
-        for i in self.losses.argsort(descending=True, stable=True).tolist():
-            label, predicted = int(self.labels[i]), int(self.predicted[i])
+        order = self.losses.argsort(descending=True, stable=True)
+        columns = (each[order].tolist() for each in (self.labels, self.predicted, self.losses))
+        for i, label, predicted, loss in zip(order.tolist(), *columns, strict=True):
             row: list[Any] = [i, *([place] if (place := self._place(i)) else [])]
             row += [] if self.split.texts is None else [self.split.texts[i]]
             shares = self.probabilities[i]
             shares = shares[[label, predicted]] if len(names) > MOST_COLUMNS else shares
             row += [names[label], names[predicted], *(f"{share:.6g}" for share in shares.tolist())]
-            row += [f"{float(self.losses[i]):.6g}", members.get(i, "")]
+            row += [f"{loss:.6g}", members.get(i, "")]
             if self.forgetting is not None and self._has_forgetting:
                 row.append(f"{float(self.forgetting[i]):g}")
             yield row
