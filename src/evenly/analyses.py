@@ -43,8 +43,8 @@ class AuditSettings(Value):
     within: float | None = setting(
         60.0,
         above(0),
-        help="seconds that curvature and importance weights should leave the audit within; fewer examples are used "
-        "where all would take longer, and the page says so; none for no limit",
+        help="seconds for the audit of a model, about; curvature and importance weights use fewer examples where all "
+        "would take longer; none for no limit",
         none="none",
     )
     seed: int = setting(0, help="decides which examples are sampled")
