@@ -78,7 +78,8 @@ def test_every_example_is_listed_by_its_loss_with_the_row_it_is_from(done, runs,
     losses = [float(row["loss"]) for row in rows]
     assert len(rows) == audit["overall"]["n"]
     assert losses == sorted(losses, reverse=True)
-    arrays = np.load(tmp_path / "mine.npz")
+    with np.load(tmp_path / "mine.npz") as file:
+        arrays = dict(file)
     for row in rows:
         k = int(row["place"].removeprefix("row "))
         assert row["label"] == f"class {arrays['y'][k]}"
