@@ -106,6 +106,9 @@ class Option:
             return None
         if _is(True, self.kind) and text.lower() in ("true", "false"):
             return text.lower() == "true"
+        if not _is("", self.kind) and _is([0.5], self.kind):
+            with suppress(ValueError):
+                return [float(part) for part in text.split(",")]
         for read in (int, float):
             if _is(read(0), self.kind) or (read is float and _is(0.5, self.kind)):
                 with suppress(ValueError):
@@ -362,5 +365,6 @@ def _kind_in_words(kind: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(typing.get_args(kind))}"
     if isinstance(origin, type) and issubclass(origin, Sequence | Mapping):
-        return "a list" if issubclass(origin, Sequence) else "names and values"
+        numbers = " of numbers, e.g. 1,2,5" if typing.get_args(kind)[0] is float else ""
+        return f"a list{numbers}" if issubclass(origin, Sequence) else "names and values"
     return {float: "a number", int: "a whole number", bool: "true or false", str: "a name"}.get(kind, "another value")

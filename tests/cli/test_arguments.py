@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from evenly.cli.arguments import config_values, merged, names, numbers, pairs, pairs_by_method, seeds_of, sweep_values
+from evenly.cli.arguments import config_values, merged, names, pairs, pairs_by_method, seeds_of, sweep_values
 from evenly.errors import EvenlyError
 from evenly.settings import Execution, Settings, settings_of
 
@@ -17,7 +17,6 @@ def test_pairs_are_read_as_json_where_they_are_json():
         "pde": {"add": 3, "every": 2}, "useful": {"on": "logits"},
     }  # fmt: skip
     assert names("erm, pde,,") == ["erm", "pde"]
-    assert numbers("x", "1,.5") == [1.0, 0.5]
     assert (seeds_of("3"), seeds_of("3,4")) == (3, [3, 4])
 
 
@@ -49,7 +48,6 @@ def test_a_sweep_is_a_list_of_values(words, values):
         (seeds_of, "1,two", "got '1,two'"),
         (seeds_of, "0", "got '0'"),
         (seeds_of, "-2", "got '-2'"),
-        (lambda text: numbers("x-values", text), "1,a", "--x-values must be numbers separated by commas, .*'1,a'"),
     ],
 )
 def test_what_cannot_be_read_is_refused(read, typed, message):

@@ -1,5 +1,6 @@
 """`evenly audit`: runs and files of weights, one or two, and what it refuses before anything is written."""
 
+import csv
 import json
 import re
 
@@ -38,6 +39,59 @@ def test_it_leaves_a_page_and_prints_what_it_found(done, refused, runs, tmp_path
         )
 
 
+def remade(done, folder):
+    """`evenly report` makes the page of an audit again, byte for byte, without model and data."""
+    page = folder / "audit.html"
+    first = page.read_bytes()
+    page.unlink()
+    assert "audit.html" in done(f"report {folder}")
+    assert page.read_bytes() == first
+
+
+def test_the_page_is_made_again_from_the_folder_alone(done, refused, npz, tmp_path):
+    draw = np.random.default_rng(0)
+    y = np.arange(120) % 2
+    images = draw.integers(0, 120, (120, 3, 8, 8), dtype=np.uint8) + (60 * y[:, None, None, None]).astype(np.uint8)
+    npz("images.npz", x=images, y=y, groups=np.arange(120) // 2 % 2)
+    for name, rate in (("a", 0.01), ("b", 0.1)):
+        settings = f"--model convnet --epochs 1 --lr {rate} --record forgetting=true --device cpu"
+        done(f"train images.npz {settings} --out {name}")
+    done("audit a --against b --top 2 --samples 40 --device cpu --out both")
+    (tmp_path / "images.npz").unlink()
+    for run in ("a", "b"):
+        (tmp_path / run / "model.safetensors").unlink()
+    remade(done, tmp_path / "both")
+    page = (tmp_path / "both/audit.html").read_text()
+    assert page.count("where the model looks") == 48
+    assert "Times forgotten" in page
+    content = json.loads((tmp_path / "both/audit.json").read_text())
+    del content["audits"][0]["overall"]
+    (tmp_path / "both/audit.json").write_text(json.dumps(content))
+    refused("report both", "audit.json cannot be read .*lacks 'overall'.*; run `evenly audit` again")
+
+
+def test_every_example_is_listed_by_its_loss_with_the_row_it_is_from(done, runs, npz, tmp_path):
+    done(f"audit one {QUICK}")
+    with (tmp_path / "audits/one/examples.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    (audit,) = json.loads((tmp_path / "audits/one/audit.json").read_text())["audits"]
+    losses = [float(row["loss"]) for row in rows]
+    assert len(rows) == audit["overall"]["n"]
+    assert losses == sorted(losses, reverse=True)
+    with np.load(tmp_path / "mine.npz") as file:
+        arrays = dict(file)
+    for row in rows:
+        k = int(row["place"].removeprefix("row "))
+        assert row["label"] == f"class {arrays['y'][k]}"
+        probabilities = [float(row[f"probability of class {c}"]) for c in (0, 1)]
+        assert sum(probabilities) == pytest.approx(1, abs=1e-4)
+        assert -np.log(probabilities[arrays["y"][k]]) == pytest.approx(float(row["loss"]), rel=1e-3)
+        assert row["prediction"] == f"class {int(np.argmax(probabilities))}"
+        assert row["group"] == f"group {arrays['groups'][k]}"
+    assert [each["place"] for each in audit["hardest"]] == [row["place"] for row in rows[:12]]
+    assert rows[0]["place"] in (tmp_path / "audits/one/audit.html").read_text()
+
+
 def test_two_models_are_compared(done, refused, runs, npz, tmp_path):
     answer = json.loads(done(f"audit one --against pde {QUICK} --out both --json"))
     assert [audit["name"].split()[0] for audit in answer["audits"]] == ["one", "pde"]
@@ -72,7 +126,7 @@ def test_refusals(done, refused, runs, npz, tmp_path):
     for command, message in (
         ("one --against one", "--against one is the same model"),
         ("one --against two", "the two models are of different data, mine and other"),
-        ("one --split holdout", "there is no holdout split; the data has train"),
+        ("one --split holdout", "--split must be one of train, validation, test, got 'holdout'"),
         ("one --samples 0", "samples"),
         ("one --rho -1", "rho"),
         ("one --top -2", "top"),

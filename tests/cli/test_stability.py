@@ -18,23 +18,36 @@ def test_a_diagram(done, refused, tmp_path):
     assert (folder / "phase.svg").stat().st_size > 1000
     assert "<svg" in (folder / "stability.html").read_text()
     assert json.loads(done(f"stability {DIAGRAM} --json")) == content
+    remade(done, folder)
     (tmp_path / "mine").write_text("hello")
     refused(f"stability {DIAGRAM} --out .", "is not empty and holds no stability.json")
 
 
+def remade(done, folder):
+    """`evenly report` makes the pages of a folder again, byte for byte, from what else is in it."""
+    pages = {path: path.read_bytes() for path in (*folder.glob("*.html"), *folder.glob("*.svg"))}
+    for path in pages:
+        path.unlink()
+    assert "stability.html" in done(f"report {folder}")
+    assert {path: path.read_bytes() for path in pages} == pages
+
+
 def test_given_hessians(done, evenly, tmp_path):
     np.savez(tmp_path / "h-0.1.npz", gradients=np.eye(3))
-    assert "stable under SGD, margin 12" in done("stability h-0.1.npz --lr 0.5 --batch-size 3")
+    out = done("stability h-0.1.npz --lr 0.5 --batch-size 3")
+    assert "SGD stays at this minimum: the learning rate could be 12 times as large" in " ".join(out.split())
     assert (tmp_path / "stability/h-0.1/stability.json").exists()
     code, out, _ = evenly("stability", "h-0.1.npz", "--lr", "7", "--batch-size", "3", "--json")
     assert (code, json.loads(out)["sgd"]["answer"]) == (1, "diverges")
+    remade(done, tmp_path / "stability/h-0.1")
 
 
 def test_a_run_is_judged_at_its_own_settings_or_at_others(done, refused, tmp_path):
     done("train patches -d n=60 --epochs 3 --out run")
-    assert "batch size 7: stable under SGD" in done("stability run --batch-size 7 --rho 0.1 --out card")
+    assert "batch size 7, SGD stays" in done("stability run --batch-size 7 --rho 0.1 --out card")
     assert json.loads((tmp_path / "card/stability.json").read_text())["rho"] == 0.1
-    assert "batch size 60:" in done("stability run --out card")
+    remade(done, tmp_path / "card")
+    assert "batch size 60," in done("stability run --out card")
     refused("stability run --batch-size 0 --out card", "batch")
     refused("stability --x-values 1 --y-values 1 --out card", "holds the stability of something else")
 
@@ -43,13 +56,16 @@ def test_a_run_is_judged_at_its_own_settings_or_at_others(done, refused, tmp_pat
     ("words", "message"),
     [
         ("--x lr --y lr", "both axes are 'lr'"),
-        ("--x-values 1,a", "--x-values must be numbers"),
+        ("--x-values 1,a", "--x-values must be a list of numbers, e.g. 1,2,5, got '1,a'"),
         ("--rho 0.1", "--rho is for a minimum"),
         ("--seed -1", "must be at least 0, got -1"),
         ("nowhere", "nowhere holds no run of evenly"),
         ("h.npz", "give --lr and --batch-size"),
         ("h.npz --lr 1 --batch-size 9", "must be at most 3, the number of examples, got 9"),
         ("h.npz --lr 1 --batch-size 2 --sigma 3", "--sigma is for a phase diagram"),
+        ("h.npz --lr 1 --batch-size 2 --x-values 3", "--x-values is for a phase diagram"),
+        ("--samples 5", "--samples is for a minimum"),
+        ("h.npz --lr 0 --batch-size 2", "--lr must be above 0, got 0"),
         ("empty.npz --lr 1 --batch-size 2", "must hold one of the arrays"),
         ("bad.npz --lr 1 --batch-size 2", "not positive semidefinite: its smallest eigenvalue is -1"),
         ("text.npz --lr 1 --batch-size 2", "cannot be read"),

@@ -60,6 +60,7 @@ def test_features_are_standardised_by_the_training_rows(tmp_path):
     assert data.feature_names == ["age", "one", "pay"]
     x = np.array([[float(row[name]) for name in data.feature_names] for row in rows])
     parts = np.array([row["split"] for row in rows])
+    assert list(data.test.places) == [f"row {k}" for k in np.flatnonzero(parts == "test")]
     train = x[parts == "train"]
     mean, spread = train.mean(0), np.sqrt(((train - train.mean(0)) ** 2).mean(0))
     spread[1] = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import math
 import re
@@ -13,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data import Data, Split
+from evenly.diagnose import sizes
 from evenly.diagnose.auditing import audit
 from evenly.diagnose.findings import SHOWN
+from evenly.diagnose.importance import importance_weights
 from evenly.diagnose.probing import probes
+from evenly.diagnose.samples import part_of
 from evenly.report import write_report
 
 
@@ -68,7 +72,7 @@ def test_groups_losses_and_examples_are_those_counted_by_hand():
     order = each.argsort(descending=True)
     assert found.hardest.tolist() == order[:SHOWN].tolist()
     assert found.losses[found.easiest].max() <= found.losses[found.hardest].min()
-    assert len(found.importance) == len(found.phantom) == found.sampled == 60
+    assert len(found.importance) == len(found.phantom) == found.spectrum.samples == 60
     assert found.spectrum is not None
     assert len(found.spectrum.eigenvalues) == 2
 
@@ -79,10 +83,10 @@ def test_the_verdict_follows_the_numbers():
     assert re.match(r"It fails on group \d: .* points below its average[.;]", leaning.verdict()[1])
     assert leaning.worst.accuracy < 0.1
     assert "No group is clearly below the average" in fair.verdict()[1]
-    assert "tell background with an error of" in leaning.verdict()[2]
+    assert "background can be read from the network's features" in leaning.verdict()[2]
     assert leaning.probes["background"].high < leaning.probes["label"].low
-    assert "the attribute is the easier one to read" in leaning.verdict()[2]
-    assert "Half of the total importance weight is that of" in leaning.verdict()[3]
+    assert "background is the easier one to read" in leaning.verdict()[2]
+    assert "have half of the total importance weight" in leaning.verdict()[3]
     assert "largest eigenvalue" not in " ".join(leaning.verdict())
     assert leaning.missing["curvature"] == "it was left out"
 
@@ -99,16 +103,16 @@ def test_attributes_and_clusters_stand_in_for_groups(groups, attributes):
         lowest = min((share for share in found.groups if share.n >= 20), key=lambda share: (share.accuracy, share.name))
         other = next(share for share in found.groups if share.label == lowest.label and share is not lowest)
         assert found.verdict()[1] == (
-            f"Within {found.data.class_names[lowest.label]}, its features fall in two parts; the smaller, {lowest.n} "
-            f"of {lowest.n + other.n}, is right on {lowest.accuracy:.1%}, the other on {other.accuracy:.1%}: "
-            "look at those."
+            f"By the model's own features, the examples of {found.data.class_names[lowest.label]} fall into two "
+            f"clusters. It is right on {lowest.accuracy:.1%} of the smaller one, {lowest.n} of {lowest.n + other.n} "
+            f"examples, and on {other.accuracy:.1%} of the other."
         )
     elif by != "group":
         worst, rest = found.worst, next(s for s in found.groups if s.label == found.worst.label and s != found.worst)
         assert found.verdict()[1].startswith(f"It fails on {worst.name}: {worst.accuracy:.1%} of {worst.n}")
         assert found.verdict()[1].endswith(
             f"{100 * (rest.accuracy - worst.accuracy):.1f} points below the other {rest.n} examples of "
-            f"{found.data.class_names[worst.label]}: it leans on something that these examples lack."
+            f"{found.data.class_names[worst.label]}. It relies on something that these examples lack."
         )
 
 
@@ -139,7 +143,8 @@ def test_what_cannot_be_audited_is_refused(refused):
     three = Data(train=(data.train.inputs, torch.arange(400) % 3))
     for message, network, given, options in (
         (r"data is a tuple; give an evenly\.Data", model, (data.train.inputs, data.train.labels), {}),
-        ("there is no holdout split; the data has train, validation, test", model, data, {"split": "holdout"}),
+        ("split must be one of train, validation, test, got 'holdout'", model, data, {"split": "holdout"}),
+        ("there is no test split; the data has train", model, three, {"split": "test"}),
         ("cannot take inputs of shape", nn.Linear(5, 2), data, {}),
         ("not finite", broken, data, {}),
         ("label 2 is not among the model's 2 classes", model, three, {}),
@@ -180,7 +185,8 @@ def test_a_dataset_is_audited_as_its_tensors_are(tmp_path, refused):
     x, y = torch.stack([Images()[i][0] for i in range(40)]), torch.arange(40) % 2
     one, other = (audit(model, Data(train=each, test=each), samples=20, top=2) for each in (Images(), (x, y)))
     assert {**one.to_dict(), "seconds": 0} == {**other.to_dict(), "seconds": 0}
-    assert torch.equal(one.heat, other.heat)
+    assert all(torch.equal(heat, other.heat[i]) for i, heat in one.heat.items())
+    assert len(one.heat) == 2 * SHOWN
     write_report(one, tmp_path / "audit.html")
     grown = Data(train=Images(grows=1))
     refused("train inputs cannot be put in a batch .*; let the Dataset give tensors of one shape", audit, model, grown)
@@ -193,7 +199,7 @@ def test_a_network_without_linear_layers_is_clustered_by_its_outputs(tmp_path):
     assert found.by == "cluster"
     assert "no linear layer" in found.missing["features"]
     assert "its outputs are clustered instead" in found.missing["features"]
-    assert "Half of the" in found.verdict()[1]  # no part has 20 examples
+    assert "have half of the" in found.verdict()[1]  # no part has 20 examples
     write_report(found, tmp_path / "audit.html")
 
 
@@ -206,7 +212,7 @@ def test_a_network_that_is_sure_of_everything_has_no_importance_to_share(tmp_pat
         model.out.weight[0] = -model.out.weight[1]
     found = audit(model, Data(train=(x, (x[:, 1] > 0).long())), top=0)
     assert not found.importance.any()
-    assert any("none of them moves it any more" in sentence for sentence in found.verdict())
+    assert any("none of them changes it any more" in sentence for sentence in found.verdict())
     content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert content["importance"]["gini"] is content["importance"]["half_of_the_weight"] is None
     write_report(found, tmp_path / "audit.html")
@@ -279,3 +285,40 @@ def test_an_attribute_called_label_is_not_taken_for_the_label():
     found = audit(Leaning(), data, top=0, samples=20)
     assert not found.probes
     assert "is called 'label', as the labels are; rename it" in found.missing["probe of label"]
+
+
+def test_phantom_weights_are_those_of_each_batch_as_sam_has_them():
+    data, model = planted(), Leaning()
+    found = audit(model, data, top=0, samples=60, batch_size=7, rho=0.5)
+    part = part_of(data.train, 60, 0)
+    assert torch.equal(found.phantom, importance_weights(model, part, rho=0.5, batch_size=7))
+    assert not torch.equal(found.phantom, importance_weights(model, part, rho=0.5))
+    assert found.to_dict()["importance"]["batch_size"] == 7
+    assert audit(model, data, top=0, samples=60).batch_size == 60  # 128 at most
+
+
+def test_an_audit_that_would_take_long_uses_fewer_examples_and_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(sizes, "measure_pace", lambda *_: sizes.Pace(0.01, 0.01, 1, 2**30))
+    found = audit(Leaning(), planted(), top=2, samples=400)
+    assert (len(found.importance), found.spectrum.samples) == (400, 50)  # 400 * 0.5 s of 48, halved three times
+    (sentence,) = found.shrunk
+    assert sentence == (
+        "Curvature on 400 training examples would take about 3 minutes. 50 of them are used to save time. "
+        "For all of them: --within none"
+    )
+    assert found.to_dict()["shrunk"] == [sentence]
+    assert sentence in html.unescape(write_report(found, tmp_path / "audit.html").read_text())
+    assert audit(Leaning(), planted(), top=2, samples=400, within=None).spectrum.samples == 400
+    monkeypatch.setattr(sizes, "measure_pace", lambda *_: sizes.Pace(1.0, 1.0, 2**30, 2**30))
+    slow = audit(Leaning(), planted(), top=2, samples=400)
+    assert slow.spectrum is None
+    assert slow.missing["curvature"] == "it would take about 53 minutes on 32 examples; --within none waits for it"
+    assert len(slow.importance) == 32
+
+
+def test_the_pace_of_products_is_that_of_the_examples():
+    pace = sizes.measure_pace(Leaning(), "cross-entropy", planted().train, 0)
+    assert 0 < pace.product < 0.01
+    assert pace.curvature(200, 5) == pytest.approx(2 * pace.curvature(100, 5))
+    crowded = pace._replace(bytes=2**30, memory=2**30)
+    assert crowded.curvature(200, 5) > 2 * crowded.curvature(1, 5)

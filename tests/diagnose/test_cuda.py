@@ -46,10 +46,11 @@ def network() -> nn.Sequential:
 def alike(one: Audit, other: Audit, tolerance: float) -> None:
     assert [(g.name, g.n, g.right) for g in one.groups] == [(g.name, g.n, g.right) for g in other.groups]
     assert torch.equal(one.predicted, other.predicted)
-    for name in ("losses", "importance", "phantom", "heat"):
-        found = getattr(other, name)
+    assert one.heat.keys() == other.heat.keys()
+    pairs = [(getattr(one, name), getattr(other, name)) for name in ("losses", "importance", "phantom")]
+    for expected, found in (*pairs, *((heat, other.heat[i]) for i, heat in one.heat.items())):
         assert found.device.type == "cpu"
-        torch.testing.assert_close(getattr(one, name), found, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(expected, found, rtol=tolerance, atol=tolerance)
     assert one.probes.keys() == other.probes.keys() == {"label", "edge"}
     for name, found in one.probes.items():
         assert abs(found.error - other.probes[name].error) <= 2 / found.n  # an example on the border, or two

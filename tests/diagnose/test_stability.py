@@ -117,34 +117,38 @@ def one_eigenvalue(lr: float, rho: float | None = None) -> StabilityCard:
 
 def test_what_it_says() -> None:
     assert one_eigenvalue(0.5).sentences() == [
-        "At lr 0.5, batch size 2: stable under SGD, margin 4; would diverge under SAM with rho above 3."
+        "At learning rate 0.5 and batch size 2, "
+        "SGD stays at this minimum: the learning rate could be 4 times as large.",
+        "SAM would leave it with rho above 3.",
     ]
     assert one_eigenvalue(0.5).stable is True
     unstable = one_eigenvalue(4.0, rho=1.0)
-    assert unstable.sentences()[0].endswith("unstable under SGD, margin 2; SAM would diverge with any rho.")
+    assert unstable.sentences()[0].endswith("SGD leaves this minimum: the learning rate is 2 times the limit.")
+    assert unstable.sentences()[1] == "SAM would leave it with any rho."
+    assert "To stay, give a learning rate below 2." in unstable.sentences()
     assert unstable.stable is False
-    assert dict(unstable.limits())["batch size"] == "unstable at every one"
+    assert dict(unstable.limits())["batch size"] == "unstable at any value"
     circling = one_eigenvalue(0.5, rho=4.0)
     assert circling.stable is True
-    assert "With rho 4: unstable under SAM" in str(circling)
+    assert "With rho 4, SAM leaves this minimum" in str(circling)
     assert "circles at a distance of the order of rho" in str(circling)
     undecided = judge(Minimum(n=100, sigma=9.0, largest=2.0), lr=0.5, batch_size=5)
     assert undecided.stable is None
-    assert "undecided under SGD" in str(undecided)
+    assert "no theorem decides whether SGD stays at this minimum (the nearest comes to" in str(undecided)
     assert dict(undecided.limits())["learning rate"].startswith("stable below 0.32")
     assert ", unstable from 1" in dict(undecided.limits())["learning rate"]
     some = judge(Minimum(n=100, sigma=9.0, largest=2.0), lr=0.1, batch_size=5)
     assert some.sentences()[0].startswith(
-        "At lr 0.1, batch size 5: some minima with these numbers are stable under SGD"
+        "At learning rate 0.1 and batch size 5, SGD stays at some minima with these numbers"
     )
     assert f"with rho above {judge(Minimum(100, 9.0, 2.0), lr=0.3, batch_size=60).rhos.unstable:.3g}" in str(
         judge(Minimum(100, 9.0, 2.0), lr=0.3, batch_size=60)
     )
     steep = judge(Minimum(n=100, sigma=9.0, largest=2.0, largest_sample=60.0), lr=3.0, batch_size=1)
-    assert "SAM would diverge with any rho" in str(steep)
-    assert dict(steep.limits())["rho of SAM"] == "unstable at every one"
+    assert "SAM would leave it with any rho" in str(steep)
+    assert dict(steep.limits())["rho of SAM"] == "unstable at any value"
     flat = judge(Minimum(n=10, sigma=1.0, largest=0.0), lr=0.5, batch_size=5)
-    assert dict(flat.limits())["learning rate"] == "stable at every one"
+    assert dict(flat.limits())["learning rate"] == "stable at any value"
 
 
 def test_batches_of_one_size_may_stay_where_the_theorems_batches_do_not() -> None:
@@ -152,7 +156,7 @@ def test_batches_of_one_size_may_stay_where_the_theorems_batches_do_not() -> Non
     assert card.sgd.answer == "diverges"
     assert card.lr_of_loaders == pytest.approx(2.0)
     assert card.stable is True
-    assert "In batches of exactly that size, as loaders make them, it is stable" in str(card)
+    assert "In batches of exactly that size, as loaders make them, SGD stays." in str(card)
     assert dict(card.limits())["in batches of one size"] == "stable below 2, exactly"
     assert judge(Hessians.rank_one(np.ones((20, 1))), lr=2.5, batch_size=1).stable is False
 

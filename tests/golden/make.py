@@ -49,8 +49,8 @@ TOLERANCE = 1e-5
 """Of floats, absolute and relative, where the processor or a library is another one."""
 LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn")
 PER_GROUP = ("groups", "group_counts", "groups_shown")
-NOT_NUMBERS = ("asked", "seconds")
-"""Entries of an audit that say what was asked and how long it took."""
+NOT_NUMBERS = ("asked", "curves", "page", "seconds")
+"""Entries of an audit or a card that say what was asked and drawn, and how long it took."""
 
 
 # Reading folders

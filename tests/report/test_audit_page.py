@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from evenly.data import Data, Split, Texts
+from evenly.data.contract import Places
 from evenly.diagnose.auditing import audit
 from evenly.errors import EvenlyError
 from evenly.models import factory
@@ -114,10 +115,11 @@ def test_hardest_images_that_are_read_one_by_one_are_named_by_their_file(tmp_pat
 
 def test_texts_are_shown_and_stay_text(tmp_path):
     texts = [f"{'good' if i % 2 else 'bad'} <b onload=x> {'so ' * i}" for i in range(12)]
-    data = Data(Split(Texts(texts), torch.arange(12) % 2))
+    data = Data(Split(Texts(texts), torch.arange(12) % 2, places=Places(range(7, 19), "line")))
     model = factory("bag_of_words", (), 2, 0, texts=texts, min_count=1)[0]()
     page = write_report(audit(model, data, top=0), tmp_path / "a.html").read_text()
     assert "&lt;b onload=x&gt;" in page
+    assert all(f"line {line}" in page for line in range(7, 19))
     assert "<b onload" not in page
 
 
@@ -181,6 +183,7 @@ def test_tables_sort_images_load_and_nothing_fails(page, in_browser):
 
 
 NARROW = """
+document.body.style.width = "400px";  // no window of the browser is narrower than 500
 const boxes = Array.from(document.querySelectorAll(".scroll"));
 document.body.dataset.found = JSON.stringify({
   page: document.documentElement.scrollWidth, screen: window.innerWidth,
@@ -189,12 +192,24 @@ document.body.dataset.found = JSON.stringify({
 """
 
 
-def test_on_a_narrow_screen_tables_scroll_inside_their_box(page, in_browser):
+def test_on_a_narrow_screen_no_number_is_out_of_sight(page, in_browser):
     found = in_browser(page, NARROW, "--window-size=500,900")
-    assert found["screen"] <= 500
-    assert found["page"] <= found["screen"]
+    assert found["page"] <= found["screen"] <= 500
     assert found["inside"]
-    assert found["scrolling"] > 0
+    assert found["scrolling"] == 0
+
+
+LARGE = """
+const images = Array.from(document.querySelectorAll(".pairs img"), image => image.getBoundingClientRect().width);
+document.body.dataset.found = JSON.stringify({least: Math.min(...images), count: images.length});
+"""
+
+
+def test_images_and_where_the_model_looks_are_large_enough_to_see(page, in_browser):
+    for width in (400, 1100):
+        found = in_browser(page, LARGE, f"--window-size={width},900")
+        assert found["count"] == 2 * 2 * 2 * 12
+        assert found["least"] >= 110
 
 
 CONTRAST = """

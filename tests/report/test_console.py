@@ -144,7 +144,7 @@ def test_a_card_has_its_words_then_every_limit_and_number(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     card = judge(Hessians.rank_one(torch.eye(3, dtype=torch.float64)), lr=0.5, batch_size=3)
     note = "A note that is long enough to be broken where a line of sixty columns ends."
-    show_card(card, [note], Path("page.html"))
+    show_card(card.page("mine", [note]), Path("page.html"))
     text = capsys.readouterr().out
     words, table = text.split("\n\n")
     assert words.split() == " ".join([*card.sentences(), note]).split()

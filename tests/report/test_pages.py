@@ -166,7 +166,7 @@ def test_what_has_no_page_is_refused_in_a_line(build, tmp_path):
     comparison = build.comparison(seeds=1, arms=[build.ERM])
     for target, path, message in (
         (tmp_path, None, "holds no run of evenly"),
-        (tmp_path / "audit", None, "needs the model; run `evenly audit` again"),
+        (tmp_path / "audit", None, "audit.json cannot be read (it lacks 'audits'); run `evenly audit` again"),
         (tmp_path, "x.html", "leave out path 'x.html'"),
         (comparison, None, "kept in memory; give a path"),
         (comparison, tmp_path, "is a folder; give a file to write"),

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from evenly import __version__
+from evenly.analyses import AuditSettings, Axes, CardSettings, Quadratic, Runs
 from evenly.cli import audit, compare, lists, stability, train, use
 from evenly.errors import EvenlyError, EvenlyWarning, SettingError
 from evenly.settings import Execution, Settings, settings_of
@@ -94,7 +95,8 @@ def _stopped() -> NoReturn:
 
 def _spelled(error: SettingError) -> str:
     """A refused setting as it is typed here: batch_size is --batch-size, an option of a method -o NAME."""
-    if error.owner in ("", "setting") and error.name in settings_of(Settings) | settings_of(Execution):
+    classes = (Settings, Execution, AuditSettings, CardSettings, Axes, Quadratic, Runs)
+    if error.owner in ("", "setting") and any(error.name in settings_of(each) for each in classes):
         return error.spelled(f"--{error.name.replace('_', '-')}")
     return str(error)
 

@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,6 +112,7 @@ def _annotation(option: Option) -> Any:
         return Annotated[bool, typer.Option(flag, help=f"Turn off: {option.help}." if option.default else text)]
     kinds = {option.kind, *typing.get_args(option.kind)}
     metavar = "INTEGER" if int in kinds else "NUMBER" if float in kinds else "NAME"
+    metavar = "NUMBER,NUMBER" if Sequence[float] in kinds else metavar
     return Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
 
 
@@ -157,14 +158,6 @@ def short_name(data: str) -> str:
 def only_given(**values: Any) -> dict[str, Any]:
     """Those that the user gave."""
     return {name: value for name, value in values.items() if value is not None}
-
-
-def numbers(name: str, text: str | None) -> list[float] | None:
-    """Numbers with commas between them; the name is for the error."""
-    try:
-        return None if text is None else [float(value) for value in text.split(",")]
-    except ValueError:
-        raise EvenlyError(f"--{name} must be numbers separated by commas, e.g. 1,2,5, got {text!r}") from None
 
 
 def sweep_values(items: list[str] | None) -> dict[str, list[Any]]:

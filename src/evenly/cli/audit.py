@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from evenly.cli.answers import check_answer, keep_answer
-from evenly.cli.arguments import DataOptions, Device, Json, Out, pairs
+from evenly.analyses import AuditSettings
+from evenly.cli.answers import check_answer
+from evenly.cli.arguments import DataOptions, Json, Out, finished, pairs, takes
 from evenly.errors import EvenlyError
+from evenly.settings import Execution
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from evenly.data import Data
 
-SCALINGS = {
-    "none": "inputs not normalised",
-    "mean": "inputs less the data's mean",
-    "data": "inputs normalised by the data's mean and deviation",
-    "imagenet": "inputs normalised as ImageNet's",
-}
 
-
+@finished
+@takes(Execution, only=("device",))
+@takes(AuditSettings)
 def audit(
     target: Annotated[
         str,
@@ -55,25 +53,15 @@ def audit(
             show_default=False,
         ),
     ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(help="train, validation or test. [default: test]", metavar="NAME", show_default=False),
-    ] = None,
-    rho: Annotated[float, typer.Option(help="Radius of SAM, for the importance weights.", metavar="NUMBER")] = 0.05,
-    top: Annotated[int, typer.Option(help="Eigenvalues of the Hessian; 0 for none.", metavar="INTEGER")] = 5,
-    samples: Annotated[
-        int, typer.Option(help="Training examples to measure curvature and importance on.", metavar="INTEGER")
-    ] = 1000,
     data_option: DataOptions = None,
-    seed: Annotated[int, typer.Option(help="Decides which examples are sampled.", metavar="INTEGER")] = 0,
-    device: Device = "auto",
     out: Out = None,
     as_json: Json = False,
+    **settings: Any,
 ) -> None:
     """Show what a trained model has learned.
 
-    The page shows accuracy by group, which attributes can be read off the features, which examples drive training,
-    the curvature of the loss, and the hardest examples.
+    The page shows accuracy by group, which attributes can be read from the features, which examples drive training,
+    the curvature of the loss, and the hardest examples. examples.csv lists every example by its loss.
 
     \b
     Examples:
@@ -81,21 +69,20 @@ def audit(
       evenly audit runs/a --against runs/b
       evenly audit weights.safetensors --model resnet18 --data photos/
     """
+    from evenly.diagnose.audit_folder import save_audits
     from evenly.diagnose.auditing import audit as run_audit
     from evenly.diagnose.findings import check_same
     from evenly.engine.progress import Progress
     from evenly.report import write_report
     from evenly.report.console import show_audits
-    from evenly.settings import checked, options_of
 
     targets = [target] if against is None else [target, against]
-    checked("setting", {"rho": rho, "top": top, "samples": samples}, options_of(run_audit))
+    device = settings.pop("device", "auto")
+    ask = AuditSettings(**settings)
     check_targets(targets)
     out = out or Path("audits") / "-".join(Path(each).resolve().name.partition(".")[0] for each in targets)
-    asked = {
-        "target": target, "against": against, "data": data, "model": model, "normalise": normalise, "split": split,
-        "rho": rho, "top": top, "samples": samples, "seed": seed, "data_options": pairs(data_option),
-    }  # fmt: skip
+    asked = ask.to_dict() | {"target": target, "against": against, "data": data, "model": model}
+    asked |= {"normalise": normalise, "data_options": pairs(data_option)}
     check_answer(out, "audit.json", asked, "asked")
     audits = []
     with Progress("audit") as bar:
@@ -107,30 +94,27 @@ def audit(
             def show(share: float, note: str, before: int = number) -> None:
                 bar((before + share) / len(targets), note)
 
+            own = ask.to_dict() | {"batch_size": ask.batch_size or each.batch_size}
             audits.append(
-                run_audit(
-                    each.network, each.data, name=each.name, split=split, rho=rho, top=top, samples=samples,
-                    forgetting=each.forgetting, seed=seed, progress=show,
-                )
-            )  # fmt: skip
-    compared = audits[0].compared(audits[1]) if len(audits) > 1 else []
-    keep_answer(
-        out, "audit.json", {"asked": asked, "compared": compared, "audits": [each.to_dict() for each in audits]}
-    )
-    write_report(audits, out / "audit.html")
+                run_audit(each.network, each.data, name=each.name, forgetting=each.forgetting, progress=show, **own)
+            )
+    save_audits(out, audits, asked)
+    page = write_report(out)
     if as_json:
         print((out / "audit.json").read_text(), end="")
         return
-    show_audits(audits, compared, out / "audit.html")
+    show_audits(out, page)
 
 
 class Audited(NamedTuple):
-    """A network on its device, its data, its name, and (M,) forgetting scores where its run recorded them."""
+    """A network on its device, its data, its name, and of a run the (M,) forgetting scores, where they were recorded,
+    and the batch size."""
 
     network: nn.Module
     data: Data
     name: str
     forgetting: Tensor | None = None
+    batch_size: int | None = None
 
 
 def check_targets(targets: Sequence[str]) -> None:
@@ -155,6 +139,8 @@ def audited_models(
 ) -> list[Audited]:
     """The models that a user's words mean, in their order: run folders, or files of weights and a network's name."""
     from evenly.data import load as load_data
+    from evenly.experiment.execute import device_named
+    from evenly.models.saved import load_model
 
     files = [target for target in targets if Path(target).is_file()]
     if not files:
@@ -169,7 +155,8 @@ def audited_models(
         if model is None or (data is None and run_data is None):
             raise EvenlyError(f"{file} is a file of weights; give --model NAME and --data DATA with it")
         its_data = run_data if run_data is not None else load_data(str(data), seed=0, **data_options)
-        models[file] = _of_weights(Path(file), its_data, model, device, normalise)
+        saved = load_model(Path(file), its_data, model, normalise)
+        models[file] = Audited(saved.network.to(device_named(device)), saved.data, saved.name)
     return [models[target] for target in targets]
 
 
@@ -182,50 +169,5 @@ def _of_run(path: Path, data: str | None, device: str) -> Audited:
     result = run.results
     name = f"{path.resolve().name} ({result.model} by {result.method} with {result.optimizer})"
     scores = None if run.record is None else run.record.forgetting_scores
-    return Audited(run.model.to(device_named(device)), data_of(run, data), name, scores)
-
-
-def _of_weights(path: Path, data: Data, model: str, device: str, normalise: str | None) -> Audited:
-    from evenly.data import Texts
-    from evenly.experiment.execute import device_named, scaled
-    from evenly.models import encoded, factory, load_weights
-    from evenly.models.standardised import Standardised
-
-    texts = data.train.texts if isinstance(data.train.inputs, Texts) else None
-    fresh, name = factory(model, data.train.example_shape, data.classes, 0, texts=texts)
-    network, scaling = fresh(), "" if not _are_images(data) else SCALINGS["none"]
-    data = encoded(data, network)
-    if (channels := _saved_scaling(path)) is not None:
-        if normalise is not None:
-            raise EvenlyError(f"{path} was saved with its scaling and brings it along; leave --normalise out")
-        network, scaling = Standardised(network, [0.0] * channels, [1.0] * channels), "inputs normalised as saved"
-    load_weights(network, path, replace_head=False)
-    if normalise is not None:
-        if normalise not in SCALINGS:
-            raise EvenlyError(f"--normalise must be one of {', '.join(SCALINGS)}, got {normalise!r}")
-        loaded = network
-        network, scaling = scaled(lambda draw=0: loaded, normalise, data)(), SCALINGS[normalise]
-    note = f", {scaling}" if scaling else ""
-    return Audited(network.to(device_named(device)), data, f"{name} ({path.name}{note})")
-
-
-def _saved_scaling(path: Path) -> int | None:
-    """The channels of the scaling that a network was saved behind (`evenly.models.standardised`); None if none."""
-    from evenly.models.weights import PREFIXES, read_weights
-
-    weights = read_weights(path)
-    for prefix in ("", *PREFIXES):
-        rest = set(weights) - {f"{prefix}mean", f"{prefix}std"}
-        if len(rest) == len(weights) - 2 and rest and all(name.startswith(f"{prefix}network.") for name in rest):
-            return len(weights[f"{prefix}mean"]) if weights[f"{prefix}mean"].ndim else 1
-    return None
-
-
-def _are_images(data: Data) -> bool:
-    import torch
-
-    inputs = data.train.inputs
-    if not hasattr(inputs, "__getitem__") or data.train.texts is not None:
-        return False
-    first = inputs[0] if isinstance(inputs, torch.Tensor) else torch.as_tensor(inputs[0][0])
-    return first.ndim == 3 and first.dtype == torch.uint8
+    network, own = run.model.to(device_named(device)), data_of(run, data)
+    return Audited(network, own, name, scores, run.plan.settings.batch_size or len(own.train))

@@ -8,20 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evenly.analyses import Axes, CardSettings, Quadratic, Runs
 from evenly.cli.answers import check_answer, keep_answer
-from evenly.cli.arguments import Device, Json, Out, numbers, only_given
+from evenly.cli.arguments import Json, Out, finished, takes
 from evenly.errors import EvenlyError
+from evenly.settings import Execution, settings_of
 
 if TYPE_CHECKING:
     from evenly.diagnose.stability import StabilityCard
     from evenly.theory.stability import Hessians
 
-Values = Annotated[
-    str | None,
-    typer.Option(help="For a diagram: the values on this axis.", metavar="NUMBER,NUMBER", show_default=False),
-]
+OF_A_CARD = {"device", "data", *settings_of(CardSettings)}
+OF_RUNS = ("steps", "repeats")
+OF_A_DIAGRAM = {"seed", *settings_of(Axes), *settings_of(Quadratic), *OF_RUNS}
 
 
+@finished
+@takes(Execution, only=("device",))
+@takes(Runs, only=OF_RUNS)
+@takes(Quadratic, only=("sigma", "ascent", "optimizer", "n"))
+@takes(Axes)
+@takes(CardSettings)
 def stability(
     target: Annotated[
         str | None,
@@ -38,47 +45,9 @@ def stability(
             help="For RUN: its data, if that has moved or was built in Python.", metavar="DATA", show_default=False
         ),
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.", metavar="NUMBER", show_default=False)] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Examples per step.", metavar="INTEGER", show_default=False)
-    ] = None,
-    rho: Annotated[
-        float | None, typer.Option(help="For RUN: the radius of SAM.", metavar="NUMBER", show_default=False)
-    ] = None,
-    samples: Annotated[int, typer.Option(help="For RUN: training examples to use.", metavar="INTEGER")] = 2000,
-    x: Annotated[
-        str, typer.Option(help="For a diagram: the axis across, batch_size, sigma, lr or ascent.", metavar="NAME")
-    ] = "batch_size",
-    y: Annotated[
-        str, typer.Option(help="For a diagram: the axis upwards, another of these.", metavar="NAME")
-    ] = "sigma",
-    x_values: Values = None,
-    y_values: Values = None,
-    sigma: Annotated[
-        int | None,
-        typer.Option(
-            help="For a diagram: coherence, where no axis has it. [default: 9]", metavar="INTEGER", show_default=False
-        ),
-    ] = None,
-    ascent: Annotated[
-        float | None,
-        typer.Option(
-            help="For a diagram: rho/alpha of SAM, where no axis has it. [default: 0]",
-            metavar="NUMBER",
-            show_default=False,
-        ),
-    ] = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(help="For a diagram: sgd, random_perturbation or sam.", metavar="NAME", show_default=False),
-    ] = None,
-    n: Annotated[int, typer.Option(help="For a diagram: examples.", metavar="INTEGER")] = 100,
-    steps: Annotated[int, typer.Option(help="For a diagram: steps of every run.", metavar="INTEGER")] = 1000,
-    repeats: Annotated[int, typer.Option(help="For a diagram: runs in every cell.", metavar="INTEGER")] = 10,
-    seed: Annotated[int, typer.Option(help="Decides every random draw.", metavar="INTEGER")] = 0,
-    device: Device = "cpu",
     out: Out = None,
     as_json: Json = False,
+    **settings: Any,
 ) -> None:
     """Tell whether SGD or SAM can stay at a minimum.
 
@@ -93,46 +62,49 @@ def stability(
       evenly stability --lr 0.5 --ascent 0.1
       evenly stability --x lr --y batch_size --sigma 9
     """
+    from evenly.report import write_report
+
+    typed = settings | ({} if data is None else {"data": data})
     if target is None:
-        _diagram(
-            out or Path("stability") / "phase-diagram", as_json, rho, data,
-            (x, y, numbers("x-values", x_values), numbers("y-values", y_values)),
-            {"steps": steps, "repeats": repeats, "seed": seed}, optimizer=optimizer, n=n,
-            **only_given(batch_size=batch_size, sigma=sigma, lr=lr, ascent=ascent),
-        )  # fmt: skip
+        if foreign := [name for name in typed if name not in OF_A_DIAGRAM]:
+            instead = " for a minimum; name its RUN, or give --ascent (rho/alpha) for a diagram"
+            raise EvenlyError(f"--{foreign[0].replace('_', '-')} is{instead}")
+        _diagram(out or Path("stability") / "phase-diagram", as_json, settings)
         return
     from evenly.report.console import show_card
-    from evenly.report.stability_pages import card_page
 
-    if foreign := [name for name, value in only_given(sigma=sigma, ascent=ascent, optimizer=optimizer).items()]:
-        raise EvenlyError(f"--{foreign[0]} is for a phase diagram; leave it out, or leave out {target}")
-    path = Path(target)
+    if foreign := [name for name in typed if name not in OF_A_CARD]:
+        raise EvenlyError(
+            f"--{foreign[0].replace('_', '-')} is for a phase diagram; leave it out, or leave out {target}"
+        )
+    path, device = Path(target), settings.pop("device", "auto")
     out = out or Path("stability") / path.name.removesuffix(".npz")
     check_answer(out, "stability.json", str(target))
-    rates: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "rho": rho}
     notes: list[str] = []
+    rates, name = CardSettings(**settings), str(path)
     if path.suffix == ".npz":
-        card = _card_of_file(path, rates)
+        card, name = _card_of_file(path, rates), path.name
     elif path.exists() and not path.is_dir():
         raise EvenlyError(f"{path} is neither a run's folder nor an .npz file; give one of these")
     else:
-        card, notes = _card_of_run(path, data, rates, samples, seed, device)
-    keep_answer(out, "stability.json", {"target": str(target), **card.to_dict(), "notes": notes})
-    card_page(card, out / "stability.html", path.name if path.suffix == ".npz" else str(path), notes)
+        card, notes = _card_of_run(path, data, rates, device)
+    page = card.page(name, notes)
+    keep_answer(out, "stability.json", {"target": str(target), **card.to_dict(), "page": page.to_dict()})
+    write_report(out)
     if as_json:
         print((out / "stability.json").read_text(), end="")
     else:
-        show_card(card, notes, out / "stability.html")
+        show_card(page, out / "stability.html")
     if card.stable is False:
         raise typer.Exit(1)
 
 
-def _card_of_file(path: Path, rates: dict[str, Any]) -> StabilityCard:
+def _card_of_file(path: Path, rates: CardSettings) -> StabilityCard:
     from evenly.diagnose.stability import judge
 
-    if rates["lr"] is None or rates["batch_size"] is None:
+    if rates.lr is None or rates.batch_size is None:
         raise EvenlyError(f"{path} does not say how it is trained; give --lr and --batch-size")
-    return judge(read_hessians(path), **rates)
+    return judge(read_hessians(path), lr=rates.lr, batch_size=rates.batch_size, rho=rates.rho)
 
 
 def read_hessians(path: Path) -> Hessians:
@@ -156,9 +128,7 @@ def read_hessians(path: Path) -> Hessians:
     return Hessians.dense(values) if name == "hessians" else Hessians.rank_one(values)
 
 
-def _card_of_run(
-    path: Path, data: str | None, rates: dict[str, Any], samples: int, seed: int, device: str
-) -> tuple[StabilityCard, list[str]]:
+def _card_of_run(path: Path, data: str | None, rates: CardSettings, device: str) -> tuple[StabilityCard, list[str]]:
     """The card of a finished run's weights, at its own learning rate and batch size unless others are given."""
     from evenly.diagnose.stability import stability_card
     from evenly.engine.losses import single
@@ -175,7 +145,7 @@ def _card_of_run(
         notes.append(f"It was trained with {optimizer}; the verdict is about plain SGD at its learning rate.")
     if settings.weight_decay:
         notes.append(f"Its weight decay {settings.weight_decay:g} is left out of the curvature.")
-    if settings.schedule != "constant" and rates["lr"] is None:
+    if settings.schedule != "constant" and rates.lr is None:
         notes.append(f"Its learning rate followed a {settings.schedule} schedule; lr is the one it began with.")
     if run.plan.method.name != "erm":
         notes.append(f"It was trained by {run.plan.method.name}, and is judged on the plain training loss.")
@@ -184,45 +154,32 @@ def _card_of_run(
         run.model.to(device_named(device)),
         "logistic" if single(run.outputs(train)) else "cross-entropy",
         train,
-        lr=settings.lr if rates["lr"] is None else rates["lr"],
-        batch_size=own_batch if rates["batch_size"] is None else rates["batch_size"],
-        rho=rates["rho"] if rates["rho"] is not None else settings.rho if optimizer == "sam" else None,
-        samples=samples,
-        seed=seed,
+        lr=settings.lr if rates.lr is None else rates.lr,
+        batch_size=own_batch if rates.batch_size is None else rates.batch_size,
+        rho=rates.rho if rates.rho is not None else settings.rho if optimizer == "sam" else None,
+        samples=rates.samples,
+        seed=rates.seed,
     )
     return card, notes
 
 
-def _diagram(
-    out: Path,
-    as_json: bool,
-    rho: float | None,
-    data: str | None,
-    axes: tuple[Any, ...],
-    runs: dict[str, int],
-    **settings: Any,
-) -> None:
+def _diagram(out: Path, as_json: bool, settings: dict[str, Any]) -> None:
     from evenly.engine.progress import Progress
+    from evenly.report import write_report
     from evenly.report.console import show_diagram
-    from evenly.report.phase_figure import save_phase_figure
-    from evenly.report.stability_pages import diagram_page
-    from evenly.theory.stability import Axes, Runs, phase_diagram
+    from evenly.theory.stability import phase_diagram
 
-    if rho is not None or data is not None:
-        which = "--rho" if rho is not None else "--data"
-        raise EvenlyError(f"{which} is for a minimum; name its RUN, or give --ascent (rho/alpha) for a diagram")
     check_answer(out, "stability.json", None)
+    axes = Axes(**{name: settings.pop(name) for name in settings_of(Axes) if name in settings})
+    runs = Runs(**{name: settings.pop(name) for name in (*OF_RUNS, "seed") if name in settings})
     try:
         with Progress("phase diagram") as bar:
-            diagram = phase_diagram(
-                Axes(*axes), runs=Runs(**runs), **settings, progress=lambda done, total: bar(done / total, "")
-            )
+            diagram = phase_diagram(axes, runs=runs, progress=lambda done, total: bar(done / total, ""), **settings)
     except KeyboardInterrupt:
         print("evenly: stopped; nothing was kept", file=sys.stderr)
         sys.exit(130)
     keep_answer(out, "stability.json", {"target": None, **diagram.to_dict()})
-    save_phase_figure(diagram, out / "phase.svg")
-    diagram_page(diagram, out / "stability.html")
+    write_report(out)
     if as_json:
         print((out / "stability.json").read_text(), end="")
         return

@@ -94,7 +94,7 @@ def export(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that train, compare or demo left.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that another command left.")],
 ) -> None:
     """Make the pages of a folder again from its files.
 

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Subset
 
-from evenly.data.contract import SPLITS, Data, Split
+from evenly.data.contract import SPLITS, Data, Places, Split
 from evenly.data.images.parts import Integers, ranks, rows
 from evenly.data.metadata import Groups, check_classes, in_splits
 from evenly.data.texts import Texts
@@ -88,7 +88,14 @@ def npz(path: str | Path, seed: int = 0) -> Data:
     class_names, labels = np.unique(y, return_inverse=True)
     ways = "add some, or remove the class" if "split" in columns else "add some, remove the class, or give split"
     check_classes(path, [int(name) for name in class_names], labels, split, ways)
-    parts = in_splits(lambda index: x[index], y, {}, None if groups is None else Groups(groups, []), split)
+    parts = in_splits(
+        lambda index: x[index],
+        y,
+        {},
+        None if groups is None else Groups(groups, []),
+        split,
+        Places(np.arange(len(y)), "row"),
+    )
     return Data(
         **parts, name=path.stem, options={"folder": str(path.parent.resolve()), "file": path.name, "seed": seed}
     )

@@ -28,6 +28,27 @@ Share = Annotated[float, at_least(0), at_most(1)]
 Count = Annotated[int, at_least(1)]
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where examples are from, so that a user finds them again: names of files, or numbers of what `word` says."""
+
+    values: Sequence[Any] | np.ndarray[Any, Any]
+    word: str = ""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, i: int) -> str:
+        return f"{self.word} {self.values[i]}".strip()
+
+    def at(self, index: np.ndarray[Any, Any]) -> Places:
+        """Those of the examples at `index` (M,)."""
+        values = self.values
+        return Places(
+            values[index] if isinstance(values, np.ndarray) else [values[i] for i in index.tolist()], self.word
+        )
+
+
 class Split:
     """One split: ``inputs`` (N, ...) or a Dataset, ``labels`` (N,) in 0..K-1, ``groups`` (N,) or boolean (N, G).
 
@@ -39,6 +60,7 @@ class Split:
         evaluation_groups: what accuracy is measured by where that is not `groups`, in the same form: the 16 overlapping
             groups of CivilComments, say, beside the 512 distinct ones that a method can balance.
         texts: (N,) what the inputs were before they were turned into numbers; shown on pages.
+        places: (N,) where the examples are from; shown on pages.
     """
 
     def __init__(
@@ -51,8 +73,9 @@ class Split:
         name: str = "train",
         evaluation_groups: Any = None,
         texts: Sequence[str] | None = None,
+        places: Places | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.places = name, places
         self.inputs: Tensor | Dataset[Any] | Texts = _as_inputs(inputs, name)
         count = len(self.inputs)
         if count == 0:
@@ -93,7 +116,7 @@ class Split:
     def to(self, device: torch.device) -> Split:
         """This split with its in-memory tensors on a device; a Dataset stays where it is."""
         moved = object.__new__(Split)
-        moved.name, moved.attributes, moved.texts = self.name, self.attributes, self.texts
+        moved.name, moved.attributes, moved.texts, moved.places = self.name, self.attributes, self.texts, self.places
         moved.inputs = self.inputs.to(device) if isinstance(self.inputs, Tensor) else self.inputs
         moved.labels = self.labels.to(device)
         moved.groups = None if self.groups is None else self.groups.to(device)

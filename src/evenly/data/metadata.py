@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from evenly.data.contract import MOST_GROUPS, SPLITS, Split
+from evenly.data.contract import MOST_GROUPS, SPLITS, Places, Split
 from evenly.data.images.parts import Integers, held_out, ranks, share_of
 from evenly.data.preprocessing import BLANK
 from evenly.data.rows import Rows
@@ -246,8 +246,10 @@ def in_splits(
     attributes: Mapping[str, Integers],
     groups: Groups | None,
     splits: Names,
+    places: Places | None = None,
 ) -> dict[str, Any]:
-    """The splits that `splits` (N,) names, of labels (N,), attributes (N,) and `inputs` at given indices."""
+    """The splits that `splits` (N,) names, of labels (N,), attributes (N,), places (N,) and `inputs` at given
+    indices."""
     parts = {}
     for name in SPLITS:
         index = np.flatnonzero(splits == name)
@@ -259,6 +261,7 @@ def in_splits(
                 {key: column[index] for key, column in attributes.items()},
                 name=name,
                 evaluation_groups=None if groups is None or groups.evaluation is None else groups.evaluation[index],
+                places=None if places is None else places.at(index),
             )
     return parts
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from evenly.data.contract import Data
+from evenly.data.contract import Data, Places
 from evenly.data.images.parts import Integers
 from evenly.data.metadata import (
     FEW,
@@ -177,7 +177,7 @@ def _assembled(rows: Rows, asked: TableOptions, seed: int, place: Mapping[str, s
     else:
         inputs, scaling = text_rows(texts), TablePreprocessing((), (), ())
     return TableData(
-        **in_splits(inputs, labels, columns, by_group, parts),
+        **in_splits(inputs, labels, columns, by_group, parts, Places(np.arange(len(labels)), "row")),
         name=rows.path.name.partition(".")[0] if place else "table",
         about=_about(rows, use, len(labels), texts is not None),
         notes=use.notes(rows, asked, text, grouping),

@@ -11,12 +11,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenly.analyses import AuditSettings
 from evenly.data.contract import Data, Split
 from evenly.diagnose.features import representations
 from evenly.diagnose.findings import Audit, Share, class_names_of
@@ -24,28 +25,28 @@ from evenly.diagnose.importance import importance_weights
 from evenly.diagnose.probing import Probe, probes, unprobeable
 from evenly.diagnose.saliency import grad_cam
 from evenly.diagnose.samples import check_real, part_of, tensor_of
-from evenly.diagnose.spectrum import MOST_STEPS, hessian_spectrum
+from evenly.diagnose.sizes import sizes_within
+from evenly.diagnose.spectrum import hessian_spectrum
 from evenly.engine.evaluation import check_model, evaluated, in_chunks, logits_of
-from evenly.engine.losses import losses, predictions, single
+from evenly.engine.losses import losses, predictions, probabilities, single
 from evenly.errors import EvenlyError
 from evenly.models import encoded
 from evenly.randomness import derive, isolated
-from evenly.settings import at_least, at_most, checks_options
+from evenly.settings import checked, settings_of
+
+BATCH = 128
+"""Examples whose gradient SAM's step uphill follows, where no run says otherwise: the default of training."""
+Show = Callable[[float, str], None]
 
 
-@checks_options
 def audit(
     model: nn.Module,
     data: Data,
     *,
     name: str | None = None,
-    split: str | None = None,
-    rho: Annotated[float, at_least(0)] = 0.05,
-    top: Annotated[int, at_least(0), at_most(MOST_STEPS)] = 5,
-    samples: Annotated[int, at_least(1)] = 1000,
     forgetting: Any = None,
-    seed: int = 0,
-    progress: Callable[[float, str], None] = lambda share, note: None,
+    progress: Show = lambda share, note: None,
+    **settings: Any,
 ) -> Audit:
     """Measure what a model has learned.
 
@@ -53,19 +54,21 @@ def audit(
         model: gives logits (N, K), (N, 1) or (N,). It is evaluated in eval mode on its own device, and not changed.
         data: with attributes and groups where there are any; clusters stand in for them where there are none.
         name: what to call the model.
-        split: "test", "validation" or "train": what to judge the model on; by default the first of these that is there.
-        rho: SAM's radius, for the phantom importance weights.
-        top: eigenvalues of the Hessian; 0 leaves curvature out, which takes the longest.
-        samples: training examples that curvature and importance weights are computed over at most. For curvature there
-            are as many of each class as far as it has them, as in Nguyen et al. (2024, App. C.2).
         forgetting: (M,) scores of the training examples: ``run.record.forgetting_scores`` where `evenly.train`
             recorded them, the scores of an `evenly.ForgettingTracker`, or `evenly.forgetting_scores`.
+        settings: of `evenly.analyses.AuditSettings`: ``split`` to judge on, by default the first of test, validation
+            and train; ``rho`` and ``batch_size`` of SAM, for the phantom importance weights; ``top`` eigenvalues, 0
+            for none; ``samples``, the training examples for curvature (as many of each class as far as it has them, as
+            in Nguyen et al. 2024, App. C.2) and importance weights; ``within``, the seconds that the audit should
+            take: where curvature and importance weights would take longer, fewer examples are used and `shrunk` says
+            so; ``seed``.
     """
     started = time.perf_counter()
-    _check(model, data, split, needs_gradients=bool(rho or top), top=top)
+    ask = AuditSettings(**checked("setting", settings, settings_of(AuditSettings)))
+    _check(model, data, ask)
     data = encoded(data, model)
     scores = None if forgetting is None else _scores(forgetting, len(data.train))
-    judged = data.splits[split or next(part for part in ("test", "validation", "train") if part in data.splits)]
+    judged = data.splits[ask.split or next(part for part in ("test", "validation", "train") if part in data.splits)]
     name = name or type(model).__name__
     missing: dict[str, str] = {}
 
@@ -82,7 +85,8 @@ def audit(
     overall = Share("all", int(right.sum()), len(labels), float(each.mean()))
 
     progress(0.15, "groups")
-    by, members = _groups(model, judged, data, logits, seed, missing)
+    by, members = _groups(model, judged, data, logits, ask.seed, missing)
+    members = {key: index for key, index in members.items() if len(index)}
     groups = [
         Share(
             key,
@@ -92,27 +96,30 @@ def audit(
             None if by == "group" else int(labels[index[0]]),
         )
         for key, index in members.items()
-        if len(index)
     ]
     progress(0.3, "probes")
-    probed = _probes(model, data, list(judged.attributes), seed, missing)
+    probed = _probes(model, data, list(judged.attributes), ask.seed, missing)
 
     progress(0.5, "importance weights")
-    part = part_of(data.train, samples, seed)
-    real, phantom = importance_weights(model, part), importance_weights(model, part, rho=rho)
-    spectrum = None
-    if top:
-        progress(0.6, "curvature")
-        loss = "logistic" if single(logits) else "cross-entropy"
-        by_class = part_of(data.train, samples, seed, stratified=True)
-        spectrum = hessian_spectrum(model, loss, by_class, top=top, seed=seed)
-    else:
+    if not ask.top:
         missing["curvature"] = "it was left out"
+    loss = "logistic" if single(logits) else "cross-entropy"
+    sizes, shrunk = sizes_within(model, loss, data.train, ask, started, missing)
+    part = part_of(data.train, sizes["importance weights"], ask.seed)
+    batch_size = min(ask.batch_size or BATCH, len(part))
+    real = importance_weights(model, part)
+    phantom = importance_weights(model, part, rho=ask.rho, batch_size=batch_size, seed=ask.seed)
+    spectrum = None
+    if "curvature" in sizes:
+        progress(0.6, "curvature")
+        by_class = part_of(data.train, sizes["curvature"], ask.seed, stratified=True)
+        spectrum = hessian_spectrum(model, loss, by_class, top=ask.top, seed=ask.seed)
     if scores is None:
         missing["forgetting"] = "it was not recorded in training (record forgetting=true)"
+    shares = probabilities(logits)
     result = Audit(
-        name, judged, data, overall, by, groups, labels, predicted, each.double(), rho, real, phantom, probed, spectrum,
-        scores, missing, len(part),
+        name, judged, data, overall, by, groups, members, labels, predicted, shares, each.double(), ask.rho, batch_size,
+        real, phantom, probed, spectrum, scores, missing, shrunk,
     )  # fmt: skip
     progress(0.9, "heat maps")
     result.heat = _heat(model, judged, result)
@@ -121,13 +128,13 @@ def audit(
     return result
 
 
-def _check(model: nn.Module, data: Data, split: str | None, *, needs_gradients: bool, top: int) -> None:
+def _check(model: nn.Module, data: Data, ask: AuditSettings) -> None:
     check_model(model)
     if not isinstance(data, Data):
         raise EvenlyError(f"data is a {type(data).__name__}; give an evenly.Data, e.g. evenly.Data(train=(x, y))")
-    if split is not None and split not in data.splits:
-        raise EvenlyError(f"there is no {split} split; the data has {', '.join(data.splits)}")
-    if not needs_gradients:
+    if ask.split is not None and ask.split not in data.splits:
+        raise EvenlyError(f"there is no {ask.split} split; the data has {', '.join(data.splits)}")
+    if not (ask.rho or ask.top):
         return
     trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if not trainable:
@@ -136,8 +143,9 @@ def _check(model: nn.Module, data: Data, split: str | None, *, needs_gradients: 
             "nor curvature; set requires_grad, or give rho 0 and top 0"
         )
     size = sum(weight.numel() for weight in trainable.values())
-    if top > size:
-        raise EvenlyError(f"top {top} exceeds the {size} trainable parameters of {type(model).__name__}; ask for fewer")
+    if ask.top > size:
+        network = type(model).__name__
+        raise EvenlyError(f"top {ask.top} exceeds the {size} trainable parameters of {network}; ask for fewer")
     check_real(model, trainable)
 
 
@@ -217,17 +225,17 @@ def _clusters(features: np.ndarray, split: Split, class_names: list[str], seed: 
     return clusters
 
 
-def _heat(model: nn.Module, split: Split, audit: Audit) -> Tensor | None:
-    """Grad-CAM of the hardest and the easiest images, (2 SHOWN, H, W); None where there are no images."""
+def _heat(model: nn.Module, split: Split, audit: Audit) -> dict[int, Tensor]:
+    """Grad-CAM (H, W) of the hardest and the easiest images, by their indices; none where there are no images."""
     with isolated():  # a Dataset may draw as it is read
         is_images = len(split.example_shape) == 3
     if not is_images:
         audit.missing["heat maps"] = "the inputs are no images"
-        return None
-    chosen = torch.cat([audit.hardest, audit.easiest])
+        return {}
+    chosen = torch.cat([audit.hardest, audit.easiest]).unique()
     images = torch.cat([batch.x.cpu() for batch in in_chunks(model, split, chosen)])
     try:
-        return grad_cam(model, images)
+        return dict(zip(chosen.tolist(), grad_cam(model, images), strict=True))
     except EvenlyError as error:
         audit.missing["heat maps"] = str(error)
-        return None
+        return {}

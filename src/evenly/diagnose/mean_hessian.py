@@ -55,7 +55,7 @@ class MeanHessian:
         self.batches = list(torch.arange(len(x)).split(batch_size))
         self.graphs: dict[int, Tensor] = {}
         self.checked: set[int] = set()
-        self.bytes_left = _free(self.device) if memory is None else memory
+        self.bytes_left = free_memory(self.device) if memory is None else memory
         self.bytes_per_sample = self._bytes() if self.bytes_left > 0 else 0
 
     def random(self, seed: int) -> Tensor:
@@ -142,5 +142,6 @@ class MeanHessian:
             raise EvenlyError(message.format(type(self.model).__name__, first_line(error))) from error
 
 
-def _free(device: torch.device) -> int:
+def free_memory(device: torch.device) -> int:
+    """Bytes that graphs may take."""
     return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else MEMORY

@@ -24,13 +24,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from evenly.analyses import MOST_STEPS
 from evenly.data.contract import Split
 from evenly.diagnose.forgetting import ForgettingTracker
 from evenly.diagnose.importance import check_params, gini_if_any, importance_weights
 from evenly.diagnose.norms import l1_norm
 from evenly.diagnose.probing import probes, unprobeable
 from evenly.diagnose.samples import check_real, part_of, split_of
-from evenly.diagnose.spectrum import MOST_STEPS, HessianSpectrum, hessian_spectrum
+from evenly.diagnose.spectrum import HessianSpectrum, hessian_spectrum
 from evenly.diagnose.tracking import Tracker
 from evenly.engine.evaluation import check_model, in_chunks, in_eval_mode, logits_of
 from evenly.engine.losses import single

@@ -35,6 +35,7 @@ from attrs import frozen
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from evenly.analyses import MOST_STEPS
 from evenly.data.contract import Data, Split
 from evenly.diagnose.losses import Loss
 from evenly.diagnose.mean_hessian import MeanHessian
@@ -52,8 +53,6 @@ PILOT = 16
 """One in so many samples is in the pilot; measured on residual networks, see benchmarks/curvature.py."""
 FEWEST = 32
 """With fewer samples than this in it there is no pilot: the whole is small enough."""
-MOST_STEPS = 200
-"""The default number of products in a run at most, and so of eigenvalues."""
 
 Shapes = dict[str, torch.Size]
 

@@ -13,13 +13,15 @@ The card shows the loss and the gradient's norm, which tell how far the weights 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
+from attrs import frozen
 from torch import Tensor, nn
 
+from evenly.analyses import MODERATE
 from evenly.diagnose.gauss_newton import GaussNewton
 from evenly.diagnose.losses import Loss, curvature_of, gradient_norm, mean_loss
 from evenly.diagnose.model_coherence import coherence, exact_hessians
@@ -28,7 +30,7 @@ from evenly.diagnose.samples import samples_of
 from evenly.engine.evaluation import in_eval_mode
 from evenly.errors import EvenlyError
 from evenly.settings import at_least, checks_options
-from evenly.theory.arguments import MODERATE, NotNegative, Positive, batch_size_of
+from evenly.theory.arguments import NotNegative, Positive, batch_size_of
 from evenly.theory.factors import MEMORY
 from evenly.theory.stability import (
     Hessians,
@@ -41,13 +43,39 @@ from evenly.theory.stability import (
     smallest_stable_batch_size,
     verdict,
 )
+from evenly.values import Value
 
-SAMPLES = 2000
-"""Examples that the card is computed over, where no other number is given."""
 FITTED = 0.1
 """Mean loss above which the card says that the weights do not fit every sample."""
 EXACT = 400
 """Dimensions of the samples' span up to which a network is judged exactly; the time grows with their cube."""
+
+
+@frozen
+class Border(Value):
+    """Where stability ends in the learning rate, over batch sizes: `side` is "exact", "stable" or "unstable"."""
+
+    optimizer: str
+    side: str
+    points: tuple[tuple[float, float], ...]
+
+
+@frozen
+class CardPage(Value):
+    """What the page of a card shows, as `stability.json` has it.
+
+    Args:
+        name: of what was judged.
+        borders: for SGD and, where there is a rho, for SAM.
+    """
+
+    name: str
+    sentences: tuple[str, ...]
+    limits: tuple[tuple[str, str], ...]
+    numbers: tuple[tuple[str, str], ...]
+    lr: float
+    batch_size: int
+    borders: tuple[Border, ...]
 
 
 @dataclass(frozen=True)
@@ -109,17 +137,21 @@ class StabilityCard(Result):
 
     def sentences(self) -> list[str]:
         """The verdicts in words."""
-        setting = f"At lr {self.lr:g}, batch size {self.batch_size}"
         is_frozen = self.loss is not None and self.gradient_norm
-        frozen = f", its gradient norm frozen at {self.alpha:.3g}" if is_frozen else ""
-        sentences = [f"{setting}: {_stability('SGD', self.sgd)}; {_stability_under_sam(self.rhos)}{frozen}."]
+        frozen = f", with its gradient norm frozen at {self.alpha:.3g}" if is_frozen else ""
+        sentences = [
+            f"At learning rate {self.lr:g} and batch size {self.batch_size}, {_stability('SGD', self.sgd)}.",
+            f"{_stability_under_sam(self.rhos)}{frozen}.",
+        ]
         if self.stable and self.sgd.answer == "diverges":
             sentences.append(
-                "In batches of exactly that size, as loaders make them, it is stable: they have less noise than the "
+                "In batches of exactly that size, as loaders make them, SGD stays. They have less noise than the "
                 "batches of the theorems, which each sample joins independently."
             )
+        if self.stable is False and self.lrs.stable:
+            sentences.append(f"To stay, give a learning rate below {self.lrs.stable:.4g}.")
         if self.sam is not None:
-            sentences.append(f"With rho {self.rho:g}: {_stability('SAM', self.sam)}.")
+            sentences.append(f"With rho {self.rho:g}, {_stability('SAM', self.sam)}.")
         if self.sam is not None and self.sam.answer == "diverges" and self.sgd.answer == "converges":
             sentences.append(
                 "SAM moves uphill by rho however small the gradient is. Near a minimum it therefore circles at a "
@@ -127,13 +159,13 @@ class StabilityCard(Result):
             )
         if self.estimated:
             sentences.append(
-                f"This is estimated from {self.examples:,} of {self.minimum.n:,} examples, and the sharpest may be "
-                "missing; use all of them to be sure."
+                f"This is estimated from {self.examples:,} of {self.minimum.n:,} examples. The sharpest one may not be "
+                f"among them. To be sure, use all: --samples {self.minimum.n}"
             )
         if self.loss is not None and self.loss > FITTED:
             sentences.append(
-                f"The mean loss is {self.loss:.2g}: these weights do not fit every sample, and the verdict is about "
-                "the quadratic around them."
+                f"The mean loss is {self.loss:.2g}: these weights do not fit every sample. The verdict is about the "
+                "quadratic around them."
             )
         return sentences
 
@@ -169,9 +201,23 @@ class StabilityCard(Result):
             return self.sgd.theorem
         return f"{self.sgd.theorem}, for {'an estimate' if self.estimated else self.sgd.about}"
 
-    def stable_lrs(self, batch_sizes: Sequence[int], ascent: float = 0.0) -> list[Threshold]:
-        """Where stability ends in the learning rate, for several batch sizes."""
-        return [largest_stable_lr(self.judged, size, ascent=ascent) for size in batch_sizes]
+    def page(self, name: str, notes: Sequence[str] = ()) -> CardPage:
+        """What the page of the card shows, under a name; notes are sentences to add."""
+        sentences = (*self.sentences(), *notes)
+        limits, numbers = tuple(self.limits()), tuple(self.numbers())
+        return CardPage(name, sentences, limits, numbers, self.lr, self.batch_size, tuple(self._borders()))
+
+    def _borders(self) -> Iterator[Border]:
+        n = self.minimum.n
+        sizes = sorted({round(n ** (k / 11)) for k in range(12)} | {self.batch_size})
+        optimizers = {"SGD": 0.0} | ({} if self.rho is None else {f"SAM, rho {self.rho:g}": self.ascent})
+        for optimizer, ascent in optimizers.items():
+            ends = {size: largest_stable_lr(self.judged, size, ascent=ascent) for size in sizes}
+            for side in ("exact",) if ends[sizes[0]].exact else ("stable", "unstable"):
+                lrs = {size: each.unstable if side == "unstable" else each.stable for size, each in ends.items()}
+                points = tuple((float(size), lr) for size, lr in lrs.items() if lr and math.isfinite(lr))
+                if points:
+                    yield Border(optimizer, side, points)
 
     def __str__(self) -> str:
         lines = [*self.sentences(), ""]
@@ -229,7 +275,7 @@ def stability_card(
     lr: float,
     batch_size: int,
     rho: float | None = None,
-    samples: Annotated[int, at_least(1)] = SAMPLES,
+    samples: Annotated[int, at_least(1)] = 2000,
     seed: int = 0,
     **options: Any,
 ) -> StabilityCard:
@@ -301,21 +347,23 @@ def _hessians(
 
 
 def _stability(optimizer: str, verdict: Verdict) -> str:
-    if verdict.answer == "converges" and verdict.about == "some set":
-        return f"some minima with these numbers are stable under {optimizer}, margin {verdict.margin:.3g}"
+    """Whether an optimizer stays, and by what factor of the learning rate."""
     if verdict.answer == "undecided":
-        return f"undecided under {optimizer} (the nearest theorem came to {verdict.margin:.2g} of what it needs)"
-    answer = "stable" if verdict.answer == "converges" else "unstable"
-    return f"{answer} under {optimizer}, margin {verdict.margin:.3g}"
+        nearest = f"the nearest comes to {verdict.margin:.2g} of what it needs"
+        return f"no theorem decides whether {optimizer} stays at this minimum ({nearest})"
+    if verdict.answer == "diverges":
+        return f"{optimizer} leaves this minimum: the learning rate is {verdict.margin:.3g} times the limit"
+    where = "some minima with these numbers" if verdict.about == "some set" else "this minimum"
+    return f"{optimizer} stays at {where}: the learning rate could be {verdict.margin:.3g} times as large"
 
 
 def _stability_under_sam(rhos: Threshold) -> str:
-    """What SAM would change, as the end of a sentence."""
+    """What SAM would change."""
     if rhos.stable is None and rhos.unstable == 0:
-        return "SAM would diverge with any rho"
+        return "SAM would leave it with any rho"
     if not math.isfinite(rhos.unstable):
-        return "no theorem says that SAM would diverge"
-    return f"would diverge under SAM with rho above {rhos.unstable:.3g}"
+        return "No theorem says that SAM would leave it"
+    return f"SAM would leave it with rho above {rhos.unstable:.3g}"
 
 
 def _range(threshold: Threshold, stable: str, unstable: str, downwards: bool = False) -> str:
@@ -323,13 +371,13 @@ def _range(threshold: Threshold, stable: str, unstable: str, downwards: bool = F
     limit, parts = threshold.stable, []
     if threshold.exact:
         if limit is None:
-            return "unstable at every one"
+            return "unstable at any value"
         is_always = limit == math.inf or (downwards and limit <= 1)
-        return "stable at every one" if is_always else f"{stable} {limit:.4g}, exactly"
+        return "stable at any value" if is_always else f"{stable} {limit:.4g}, exactly"
     if limit is not None:
-        parts.append("stable at every one" if limit == math.inf else f"{stable} {limit:.4g}")
+        parts.append("stable at any value" if limit == math.inf else f"{stable} {limit:.4g}")
     if 0 < threshold.unstable < math.inf:
         parts.append(f"{unstable} {threshold.unstable:.4g}")
     elif threshold.unstable == 0 and not downwards:
-        parts.append("unstable at every one")
+        parts.append("unstable at any value")
     return ", ".join(parts) or "no theorem decides"

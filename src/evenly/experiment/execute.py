@@ -30,7 +30,7 @@ from evenly.files import atomic
 from evenly.methods import Inferred, find, infer_groups
 from evenly.methods.inferred import by_class
 from evenly.models import Factory, encoded, factory
-from evenly.models.standardised import IMAGENET, Standardised, channel_moments
+from evenly.models.standardised import Standardised, scaled
 from evenly.optim.registry import builder
 from evenly.randomness import derive, isolated
 from evenly.runs.examples import save_examples
@@ -95,19 +95,6 @@ def prepare(plan: Plan, data: Data) -> Prepared:
         fingerprints={"data": data.fingerprint(), "model": fingerprint(network)},
     )
     return Prepared(read, fresh, config)
-
-
-def scaled(fresh: Factory, normalise: str, data: Data) -> Factory:
-    """The networks that `fresh` builds, behind the scaling asked for."""
-    if normalise == "none":
-        return fresh
-    moments = channel_moments(data.train)  # which refuses inputs that are no images
-    mean, std = IMAGENET if normalise == "imagenet" else moments
-    std = [1.0] * len(mean) if normalise == "mean" else std
-    channels = data.train.example_shape[0]
-    if len(mean) != channels:
-        raise EvenlyError(f"normalise 'imagenet' is for 3 channels and the images have {channels}; use 'data'")
-    return lambda draw=0: Standardised(fresh(draw), mean, std)
 
 
 def device_named(name: str) -> torch.device:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from evenly.data.contract import Split
+from evenly.data.contract import Data, Split
 from evenly.errors import EvenlyError
+
+if TYPE_CHECKING:
+    from evenly.models import Factory
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation by which the inputs of networks trained on ImageNet are scaled."""
@@ -56,3 +60,16 @@ def channel_moments(split: Split) -> tuple[Sequence[float], Sequence[float]]:
     std = (square - mean**2).clamp(min=0).sqrt()
     std[std == 0] = 255.0
     return (mean / 255).tolist(), (std / 255).tolist()
+
+
+def scaled(fresh: Factory, normalise: str, data: Data) -> Factory:
+    """The networks that `fresh` builds, behind the scaling asked for."""
+    if normalise == "none":
+        return fresh
+    moments = channel_moments(data.train)  # which refuses inputs that are no images
+    mean, std = IMAGENET if normalise == "imagenet" else moments
+    std = [1.0] * len(mean) if normalise == "mean" else std
+    channels = data.train.example_shape[0]
+    if len(mean) != channels:
+        raise EvenlyError(f"normalise 'imagenet' is for 3 channels and the images have {channels}; use 'data'")
+    return lambda draw=0: Standardised(fresh(draw), mean, std)

@@ -317,6 +317,7 @@ def encoded(data: Data, network: nn.Module) -> Data:
         parts[name] = Split(
             padded(network, ids[name], longest), split.labels, split.groups, split.attributes,
             name=name, evaluation_groups=split.evaluation_groups, texts=split.texts,
+            places=split.places,
         )  # fmt: skip
     return dataclasses.replace(data, **parts)
 

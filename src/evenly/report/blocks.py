@@ -111,13 +111,17 @@ class Panels:
 
 @dataclass(frozen=True)
 class Picture:
-    """One example: an image as a data URI in `source`, or a text; outlined where it is from a minority group."""
+    """One example: an image as a data URI in `source`, or a text; outlined where it is from a minority group.
+
+    A second image, `beside` the first, makes both large.
+    """
 
     caption: str
     description: str
     source: str = ""
     text: str = ""
     minority: bool = False
+    beside: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,7 @@ from evenly.runs.run import Run
 from evenly.runs.summary import Difference, Summary
 
 if TYPE_CHECKING:
-    from evenly.diagnose.findings import Audit
-    from evenly.diagnose.stability import StabilityCard
+    from evenly.diagnose.stability import CardPage
     from evenly.theory.stability import PhaseDiagram
 
 WIDEST_NAME = 23
@@ -144,21 +143,27 @@ def _numbers(summary: Summary, worst: str) -> list[str]:
     return [*cells, multiple(summary.cost_multiple)]
 
 
-def show_audits(audits: Iterable[Audit], compared: Sequence[str], page: Path) -> None:
-    """How two models compare, where there are two, and what was found of each."""
+def show_audits(folder: Path, page: Path) -> None:
+    """How two models compare, where there are two, what was found of each, and what to do next."""
+    from evenly.diagnose.audit_folder import read_audits
+
+    audits, compared = read_audits(folder)
     _paragraphs(compared)
     print(end="\n" if compared else "")
     for audit in audits:
-        _paragraphs(audit.verdict())
+        _paragraphs((*audit.verdict, *audit.shrunk))
         print()
+    _paragraphs(("Next:", *dict.fromkeys(step for audit in audits for step in audit.next_steps)))
+    print()
+    print(f"examples: {folder / audits[0].table}")
     print(f"page: {page}")
 
 
-def show_card(card: StabilityCard, notes: Sequence[str], page: Path) -> None:
+def show_card(card: CardPage, page: Path) -> None:
     """Whether a minimum is stable, in words, then its limits and numbers."""
-    _paragraphs((*card.sentences(), *notes))
+    _paragraphs(card.sentences)
     print()
-    for label, value in (*card.limits(), *card.numbers()):
+    for label, value in (*card.limits, *card.numbers):
         print(textwrap.fill(value, _width(), initial_indent=f"{label:<25}", subsequent_indent=" " * 25))
     print(f"{'page':<25}{page}")
 

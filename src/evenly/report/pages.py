@@ -1,6 +1,6 @@
 """`evenly.write_report`: pages from folders and results.
 
-evenly.write_report("runs/a")                        # a folder of train, compare or demo: every page in it, anew
+evenly.write_report("runs/a")                        # a folder that a command left: every page in it, anew
 evenly.write_report(run, "run.html")
 evenly.write_report(comparison, "comparison.html")   # or several
 evenly.write_report([audit, other], "both.html")     # one audit, or two of the same data
@@ -10,16 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from evenly.diagnose.audit_folder import read_audits
 from evenly.diagnose.findings import Audit
+from evenly.diagnose.stability import CardPage
 from evenly.errors import EvenlyError
 from evenly.files import read_json
 from evenly.report.audit_pages import audit_page
 from evenly.report.comparison_pages import comparison_page
+from evenly.report.phase_figure import save_phase_figure
 from evenly.report.rendering import write_page
 from evenly.report.run_pages import run_page
+from evenly.report.stability_pages import card_page, diagram_page
 from evenly.runs.comparison import Comparison, load_comparison
 from evenly.runs.run import Run, load
+from evenly.theory.stability import PhaseDiagram
 
 PAGE = "report.html"
 
@@ -32,8 +38,8 @@ def write_report(
     """Write the page of a result, or every page of a folder; where the page is.
 
     Args:
-        target: a folder that `train`, `compare` or `demo` left behind, of which nothing but the folder is needed; a
-            run; one comparison or several; one audit, or two of the same data.
+        target: a folder that a command left behind, of which nothing but the folder is needed; a run; one comparison
+            or several; one audit, or two of the same data.
         path: the HTML file; where it is left out, `report.html` in the folder of the run or the comparison.
         runs: for the folder of a comparison, write the pages of its runs too.
     """
@@ -49,15 +55,14 @@ def write_report(
     if results and len(comparisons) == len(results):
         return write_page(_page_path(path, comparisons[0].out), comparison_page(comparisons))
     if results and len(audits) == len(results):
-        page = _page_path(path, None)
-        audit_page(audits, page)
-        return page
+        compared = audits[0].compared(audits[1]) if len(audits) > 1 else []
+        return write_page(_page_path(path, None), audit_page([each.findings() for each in audits], compared))
     names = ", ".join(dict.fromkeys(type(each).__name__ for each in results)) or "nothing"
     raise EvenlyError(f"no page shows {names}; give a folder, a run, comparisons, or one or two audits")
 
 
 def _write_folder(folder: Path, runs: bool) -> Path:
-    """The pages of a folder: of a run, of a comparison and its runs, or of the demo's comparisons."""
+    """The pages of a folder: of a run, of a comparison and its runs, of the demo's comparisons, of an analysis."""
     content = read_json(folder / "results.json")
     if isinstance(content, dict) and "comparisons" in content:
         comparisons = [load_comparison(folder / Path(name).name) for name in content["comparisons"]]
@@ -66,10 +71,25 @@ def _write_folder(folder: Path, runs: bool) -> Path:
         return write_page(folder / PAGE, comparison_page(comparisons, "evenly demo", content.get("seconds")))
     if isinstance(content, dict) and "rows" in content:
         return _write_comparison(load_comparison(folder), runs)
-    for verb in ("audit", "stability"):
-        if (folder / f"{verb}.json").exists():
-            raise EvenlyError(f"the page of {folder} needs the model; run `evenly {verb}` again")
+    if (folder / "audit.json").exists():
+        return write_page(folder / "audit.html", audit_page(*read_audits(folder)))
+    if (stability := read_json(folder / "stability.json")) is not None:
+        return _write_stability(stability, folder)
     return write_report(load(folder))
+
+
+def _write_stability(content: Any, folder: Path) -> Path:
+    """The page of a card, or of a phase diagram and its figure."""
+    page = folder / "stability.html"
+    try:
+        if content["target"] is not None:
+            return write_page(page, card_page(CardPage.from_dict(content["page"])))
+        diagram = PhaseDiagram.from_dict(content)
+        save_phase_figure(diagram, folder / "phase.svg")
+        return write_page(page, diagram_page(diagram))
+    except (EvenlyError, KeyError, TypeError) as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise EvenlyError(f"{folder / 'stability.json'} cannot be read ({why}); run `evenly stability` again") from None
 
 
 def _write_comparison(comparison: Comparison, runs: bool) -> Path:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from pathlib import Path
-
-from evenly.diagnose.stability import StabilityCard
+from evenly.diagnose.stability import CardPage
 from evenly.report import figures
 from evenly.report.blocks import Block, Fact, Facts, Page, Panel, Panels, Prose, Section
 from evenly.report.facts import as_text
 from evenly.report.figures import Curve, Style
 from evenly.report.phase_figure import AXIS_NAMES, OPTIMIZER_NAMES, phase_figure
-from evenly.report.rendering import footer, write_page
+from evenly.report.rendering import footer
 from evenly.theory.stability import PhaseDiagram
 
 HOW_TO_READ = (
@@ -39,8 +35,8 @@ def diagram_sentences(diagram: PhaseDiagram) -> list[str]:
     ]
 
 
-def diagram_page(diagram: PhaseDiagram, path: Path) -> None:
-    """Write the page of a phase diagram."""
+def diagram_page(diagram: PhaseDiagram) -> Page:
+    """The page of a phase diagram."""
     facts = Facts([Fact(name.replace("_", " "), as_text(value)) for name, value in diagram.settings.items()])
     figure = Panels(
         "Which settings diverge",
@@ -53,42 +49,37 @@ def diagram_page(diagram: PhaseDiagram, path: Path) -> None:
         Section("The diagram", "diagram", [figure, facts]),
         Section("How to read this", "reading", [Prose(HOW_TO_READ)]),
     ]
-    write_page(path, Page(title, "", sections, footer(None)))
+    return Page(title, "", sections, footer(None))
 
 
-def card_page(card: StabilityCard, path: Path, name: str, notes: Sequence[str] = ()) -> None:
-    """Write the page of a stability card."""
-    limits, numbers = ([Fact(*pair) for pair in pairs] for pairs in (card.limits(), card.numbers()))
+def card_page(card: CardPage) -> Page:
+    """The page of a stability card."""
+    limits, numbers = ([Fact(*pair) for pair in pairs] for pairs in (card.limits, card.numbers))
     minimum: list[Block] = [Facts(limits, "Where stability ends"), borders(card), Facts(numbers, "Its numbers")]
     sections = [
-        Section("In short", "short", [Prose([*card.sentences(), *notes])]),
+        Section("In short", "short", [Prose(card.sentences)]),
         Section("The minimum", "minimum", minimum),
         Section("How to read this", "reading", [Prose(HOW_TO_READ)]),
     ]
-    write_page(path, Page(f"Stability of {name}", "", sections, footer(None)))
+    return Page(f"Stability of {card.name}", "", sections, footer(None))
 
 
-def borders(card: StabilityCard) -> Panels:
+def borders(card: CardPage) -> Panels:
     """The largest stable learning rate against the batch size, for SGD and for SAM, and where this training is."""
-    n = card.minimum.n
-    sizes = sorted({round(n ** (k / 11)) for k in range(12)} | {card.batch_size})
-    optimizers = [("SGD", 1, 0.0)] + ([] if card.rho is None else [(f"SAM, rho {card.rho:g}", 2, card.ascent)])
-    lines = []
-    for name, colour, ascent in optimizers:
-        limits = card.stable_lrs(sizes, ascent)
-        ends = {name: [each.stable for each in limits]}
-        if not limits[0].exact:
-            ends = {f"{name}: stable below": ends[name], f"{name}: unstable from": [each.unstable for each in limits]}
-        for dash, (label, values) in enumerate(ends.items()):
-            points = [(size, lr) for size, lr in zip(sizes, values, strict=True) if lr and math.isfinite(lr)]
-            if points:
-                x, y = zip(*points, strict=True)
-                lines.append(Curve(label, Style(colour, dash), [(x, y)]))
+    names = {"exact": "", "stable": ": stable below", "unstable": ": unstable from"}
+    lines = [
+        Curve(
+            f"{each.optimizer}{names[each.side]}",
+            Style(1 if each.optimizer == "SGD" else 2, int(each.side == "unstable")),
+            [([size for size, _ in each.points], [lr for _, lr in each.points])],
+        )
+        for each in card.borders
+    ]
     here = Curve("this training", Style(0), [([card.batch_size], [card.lr])])
     label = "Largest stable learning rate against the batch size"
     svg = figures.curves([*lines, here], prefix="borders", label=label, x_name="batch size", log_x=True, log_y=True)
     caption = "Stable below the line, in the mean square; the line is exact."
-    if not card.lrs.exact:
+    if any(each.side != "exact" for each in card.borders):
         caption = "Stable below the solid line, unstable above the dashed one; in between no theorem decides."
     legend = [(line.name, line.style) for line in lines]
     return Panels(

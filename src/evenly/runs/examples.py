@@ -138,8 +138,9 @@ def minorities(groups: Tensor) -> Tensor:
     return (members & small).any(1)
 
 
-def thumbnail(image: Tensor) -> bytes:
-    """An image (1 or 3, H, W), uint8 or float, as a PNG. Floats outside [0, 1] are stretched to fit."""
+def thumbnail(image: Tensor, largest: int = LARGEST_THUMBNAIL) -> bytes:
+    """An image (1 or 3, H, W), uint8 or float, as a PNG of `largest` pixels a side at most. Floats outside [0, 1] are
+    stretched to fit."""
     from PIL import Image
 
     pixels = image.detach().cpu()
@@ -151,7 +152,7 @@ def thumbnail(image: Tensor) -> bytes:
         pixels = (255 * pixels).round().to(torch.uint8)
     array = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).contiguous().numpy()
     picture = Image.fromarray(array)
-    picture.thumbnail((LARGEST_THUMBNAIL, LARGEST_THUMBNAIL))
+    picture.thumbnail((largest, largest))
     stream = io.BytesIO()
     picture.save(stream, format="PNG", optimize=True)
     return stream.getvalue()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, get_args
 
+from evenly.analyses import MODERATE
 from evenly.errors import EvenlyError, unknown
 from evenly.settings import Constraint, Option, above, at_least, at_most, below
 
-MODERATE = Constraint(
-    "0 or of a size between 1e-100 and 1e+100", lambda value: value == 0 or 1e-100 <= abs(value) <= 1e100
-)
-"""Products of a few such numbers stay within the range of float64."""
 Positive = Annotated[float, above(0), MODERATE]
 NotNegative = Annotated[float, at_least(0), MODERATE]
 Share = Annotated[float, above(0), at_most(1)]

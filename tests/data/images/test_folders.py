@@ -39,6 +39,8 @@ def test_a_folder_per_class_is_split_60_20_20_within_every_class(tmp_path):
         assert split.labels.bincount().tolist() == [20 * share, 10 * share]
         assert all((number < 10) == bool(label) for number, label in zip(numbers(split), split.labels, strict=True))
     assert sorted(number for split in data.splits.values() for number in numbers(split)) == list(range(30))
+    for number, place in zip(numbers(data.test), data.test.places, strict=True):
+        assert place == (f"dog/{number:02}.png" if number < 10 else f"ant/{number - 10:02}.png")
     assert numbers(image_folder(tmp_path, seed=1).test) == numbers(data.test)
     assert numbers(image_folder(tmp_path, seed=2).test) != numbers(data.test)
     assert image_folder(tmp_path, validation=0.4).validation.labels.bincount().tolist() == [8, 4]

@@ -124,16 +124,16 @@ def test_progress_is_reported_after_each_row():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": "batch"}, "no axis of a phase diagram is called 'batch'; did you mean 'batch_size'"),
+        ({"x": "batch"}, "x must be one of batch_size, sigma, lr, ascent, got 'batch'"),
         ({"y": "batch_size"}, "both axes are 'batch_size'; give two different ones"),
         ({"x_values": []}, "the axis 'batch_size' has no values; give at least one"),
         ({"x_values": [1, 101]}, "batch_size must be at most 100, the number of examples, got 101"),
         ({"y_values": [0]}, "sigma must be at least 1, got 0"),
         ({"y_values": [1.5]}, "sigma must be a whole number, got 1.5"),
         ({"lr": 0.0}, "lr must be above 0, got 0.0"),
-        ({"x": "lr", "x_values": [0.1, math.nan]}, "lr must be a number, got nan"),
+        ({"x": "lr", "x_values": [0.1, math.nan]}, "x_values must be a list of numbers, e.g. 1,2,5, got"),
         ({"ascent": 0.1, "optimizer": "random_perturbation"}, "ascent 0.1 has no meaning for 'random_perturbation'"),
-        ({"optimizer": "lion"}, "no optimizer with a stability theorem is called 'lion'"),
+        ({"optimizer": "lion"}, "optimizer must be one of sgd, random_perturbation, sam, got 'lion'"),
         ({"largest": 0.0}, "largest must be above 0, got 0.0"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from evenly.data.contract import Places
 from evenly.data.images.decoding import SUFFIXES, Decoded, Reading, Squeezed, decode
 from evenly.data.images.parts import ImageData, Integers, own_images
 from evenly.data.metadata import check_classes, divided, grouped, in_splits, strata
@@ -77,7 +78,14 @@ def assembled(
         about = f"{about} {len(decoded.bad)} of {len(listing.files)} images could not be read and are left out.".strip()
     size = reading.size
     return ImageData(
-        **in_splits(lambda index: images.part(index, labels[index]), labels, attributes, by_group, splits),
+        **in_splits(
+            lambda index: images.part(index, labels[index]),
+            labels,
+            attributes,
+            by_group,
+            splits,
+            Places([decoded.files[i] for i in decoded.readable]),
+        ),
         name=name,
         about=about,
         class_names=list(listing.class_names),

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from evenly.analyses import Axes, Runs
 from evenly.theory.stability.criteria import (
     Minimum,
     Threshold,
@@ -20,7 +21,7 @@ from evenly.theory.stability.criteria import (
     smallest_stable_batch_size,
     verdict,
 )
-from evenly.theory.stability.dynamics import Runs, Simulation, normalized_sam_radius, quadratic_growth, simulate
+from evenly.theory.stability.dynamics import Simulation, normalized_sam_radius, quadratic_growth, simulate
 from evenly.theory.stability.hessians import Hessians, quadratic
 from evenly.theory.stability.lyapunov import Exponent, lyapunov_exponent, lyapunov_exponents
 from evenly.theory.stability.mean_square import (
@@ -29,7 +30,7 @@ from evenly.theory.stability.mean_square import (
     mean_square_growth,
     mean_square_lr,
 )
-from evenly.theory.stability.phases import Axes, PhaseDiagram, phase_diagram, sharp_exponent
+from evenly.theory.stability.phases import PhaseDiagram, phase_diagram, sharp_exponent
 
 __all__ = [
     "Axes",

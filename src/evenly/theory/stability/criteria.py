@@ -45,9 +45,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from evenly.analyses import MODERATE
 from evenly.errors import EvenlyError
 from evenly.settings import Constraint
-from evenly.theory.arguments import MODERATE, ascent_of, batch_size_of, checked, not_negative, positive, whole
+from evenly.theory.arguments import ascent_of, batch_size_of, checked, not_negative, positive, whole
 from evenly.theory.coherence import Coherence
 from evenly.theory.stability.hessians import Hessians
 from evenly.theory.stability.mean_square import mean_square_ascent, mean_square_batch_size, mean_square_lr

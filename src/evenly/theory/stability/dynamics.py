@@ -18,28 +18,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from attrs import frozen
 
+from evenly.analyses import Runs
 from evenly.errors import EvenlyError, unknown
-from evenly.settings import above, at_least, setting
-from evenly.theory.arguments import MODERATE, OPTIMIZERS, ascent_of, batch_size_of, not_negative, positive, whole
+from evenly.theory.arguments import OPTIMIZERS, ascent_of, batch_size_of, not_negative, positive, whole
 from evenly.theory.stability.hessians import Array, Hessians
 
-NOISE = 0.01
-"""The default standard deviation of each coordinate of delta; our choice."""
 SIMULATED = (*OPTIMIZERS, "normalized_sam")
 _EXTREME = 2.0**300
-
-
-@frozen(kw_only=True)
-class Runs:
-    """The runs of one cell of a simulation."""
-
-    steps: int = setting(1000, at_least(1), help="steps of every run")
-    repeats: int = setting(10, at_least(1), help="runs in every cell")
-    seed: int = setting(0, at_least(0), help="decides the start, the batches and the noise")
-    noise: float = setting(NOISE, at_least(0), MODERATE, help="the scale of random perturbation's delta")
-    threshold: float = setting(1000.0, above(0), MODERATE, help="a run diverged if its norm grew by more than this")
 
 
 RUNS = Runs()

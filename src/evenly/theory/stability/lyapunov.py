@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from evenly.analyses import Runs
 from evenly.errors import EvenlyError
 from evenly.theory.arguments import ascent_of, batch_size_of, positive, whole
-from evenly.theory.stability.dynamics import Runs, binomial, log_factor, simulate
+from evenly.theory.stability.dynamics import binomial, log_factor, simulate
 from evenly.theory.stability.hessians import Array, Hessians
 
 LARGEST_SUPPORT = 1_000_000

@@ -14,17 +14,19 @@ with m = n lambda_1/sigma. It describes infinitely many steps; near 0, 1000 step
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from attrs import asdict, frozen
+from attrs import asdict
 
-from evenly.errors import EvenlyError, unknown
+from evenly.analyses import Axes, Quadratic, Runs
+from evenly.errors import EvenlyError
+from evenly.settings import checked, settings_of
 from evenly.theory.arguments import ascent_of, batch_size_of, positive, whole
 from evenly.theory.stability.criteria import Minimum, verdict
-from evenly.theory.stability.dynamics import RUNS, Runs, binomial, log_factor, quadratic_growth
+from evenly.theory.stability.dynamics import RUNS, binomial, log_factor, quadratic_growth
 from evenly.theory.stability.hessians import Array
 from evenly.theory.stability.lyapunov import expected_log
 
@@ -34,23 +36,6 @@ LRS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 ASCENTS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
 AXES: dict[str, tuple[float, ...]] = {"batch_size": BATCH_SIZES, "sigma": SIGMAS, "lr": LRS, "ascent": ASCENTS}
 """The possible axes and their default values."""
-
-
-@frozen
-class Axes:
-    """The two of batch_size, sigma, lr and ascent that vary, and their values; by default those of `AXES`, up to n."""
-
-    x: str = "batch_size"
-    y: str = "sigma"
-    x_values: Sequence[float] | None = None
-    y_values: Sequence[float] | None = None
-
-    def __attrs_post_init__(self) -> None:
-        for axis in (self.x, self.y):
-            if axis not in AXES:
-                raise unknown("axis of a phase diagram", str(axis), AXES)
-        if self.x == self.y:
-            raise EvenlyError(f"both axes are {self.x!r}; give two different ones of {', '.join(AXES)}")
 
 
 C3 = Axes()
@@ -99,6 +84,21 @@ class PhaseDiagram:
         """The share of cells where the sharp predictor agrees with the simulation."""
         return float(np.mean(self.sharp == self.majority))
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> PhaseDiagram:
+        """Made again from `to_dict`; anything else is refused."""
+        names = ("x", "y", "settings", "x_values", "y_values", "diverged", "theorems", "exponents")
+        try:
+            x, y, settings, across, upwards, diverged, theorems, exponents = (values[name] for name in names)
+            shape = (len(upwards), len(across))
+            arrays = np.array(diverged, float), np.array(theorems, "<U9"), np.array(exponents, float)
+            if any(array.shape != shape for array in arrays):
+                raise ValueError(f"the arrays are not of shape {shape}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise EvenlyError(f"a phase diagram cannot be read ({error!r}); it may be damaged") from None
+        exponents = np.where(np.isnan(arrays[2]), -math.inf, arrays[2])
+        return cls(x, y, tuple(across), tuple(upwards), dict(settings), arrays[0], arrays[1], exponents)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON; an exponent of -inf is None."""
         return {
@@ -121,27 +121,21 @@ class PhaseDiagram:
 def phase_diagram(
     axes: Axes = C3,
     *,
-    batch_size: int = 5,
-    sigma: int = 9,
-    lr: float = 0.5,
-    ascent: float = 0.0,
-    optimizer: str | None = None,
-    n: int = 100,
-    largest: float = 2.0,
     runs: Runs = RUNS,
     progress: Callable[[int, int], None] | None = None,
+    **settings: Any,
 ) -> PhaseDiagram:
     """Simulate every cell of a grid over two of batch_size, sigma, lr, ascent, and compare with the theory.
 
     Args:
-        batch_size, sigma, lr, ascent: c = rho/alpha of SAM is the ascent; the two of the axes are not used.
-        optimizer: "sgd", "random_perturbation" or "sam"; by default SAM if there is an ascent, else SGD.
-        largest: lambda_max(H), for every sigma.
         runs: a cell depends on its seed and on its own settings, not on the grid around it. Cells of one batch size
             and sigma see the same batches under every lr, ascent and optimizer.
         progress: called after each row with the number of cells done and the number of all cells.
+        settings: of `evenly.analyses.Quadratic`: batch_size, sigma, lr and ascent, which is c = rho/alpha of SAM (the
+            two of the axes are not used); optimizer; n; largest, lambda_max(H) for every sigma.
     """
-    n, x, y = whole("n", n, 1), axes.x, axes.y
+    loss = Quadratic(**checked("setting", settings, settings_of(Quadratic)))
+    n, largest, optimizer, x, y = loss.n, loss.largest, loss.optimizer, axes.x, axes.y
     checks: dict[str, Callable[[Any], Any]] = {
         "batch_size": lambda value: batch_size_of(value, n),
         "sigma": lambda value: whole("sigma", value, 1, n, ", which is n"),
@@ -149,8 +143,7 @@ def phase_diagram(
         "ascent": lambda value: ascent_of(optimizer, value),
     }
     columns, rows = _values(x, n, axes.x_values, checks[x]), _values(y, n, axes.y_values, checks[y])
-    fixed: dict[str, Any] = {"batch_size": batch_size, "sigma": sigma, "lr": lr, "ascent": ascent}
-    fixed = {name: checks[name](value) for name, value in fixed.items() if name not in (x, y)}
+    fixed = {name: check(getattr(loss, name)) for name, check in checks.items() if name not in (x, y)}
     optimizer = optimizer or ("sam" if "ascent" in (x, y) or fixed["ascent"] > 0 else "sgd")
     shape = (len(rows), len(columns))
     diverged, exponents, theorems = np.empty(shape), np.empty(shape), np.empty(shape, dtype="<U9")
@@ -164,8 +157,8 @@ def phase_diagram(
             exponents[row, column] = sharp_exponent(n, cell["sigma"], largest, **step)
         if progress is not None:
             progress((row + 1) * len(columns), len(rows) * len(columns))
-    settings = {**fixed, "optimizer": optimizer, **asdict(runs), "n": n, "largest": largest}
-    return PhaseDiagram(x, y, columns, rows, settings, diverged, theorems, exponents)
+    everything = {**fixed, "optimizer": optimizer, **asdict(runs), "n": n, "largest": largest}
+    return PhaseDiagram(x, y, columns, rows, everything, diverged, theorems, exponents)
 
 
 def sharp_exponent(n: int, sigma: int, largest: float, *, lr: float, batch_size: int, ascent: float = 0.0) -> float:
