@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 
 def derive(seed: int, *purpose: str | int) -> int:
@@ -36,6 +37,18 @@ def isolated(seed: int | None = None) -> Iterator[None]:
         yield
     finally:
         set_random_state(found)
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Compute on this many threads, whatever the environment says: sums over threads differ in their last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        with threadpool_limits(count):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def random_state() -> tuple[Any, ...]:

@@ -206,7 +206,12 @@ class Settings(Value):
     lr: float = setting(0.05, above(0), FLOAT32, help="learning rate")
     momentum: float = setting(0.9, at_least(0), below(1), help="momentum of SGD, also under SAM")
     weight_decay: float = setting(0.0, at_least(0), FLOAT32, help="weight decay")
-    rho: float = setting(0.05, at_least(0), FLOAT32, help="radius of SAM; ASAM uses ten times the default")
+    rho: float = setting(
+        0.05,
+        at_least(0),
+        FLOAT32,
+        help="how far SAM moves the weights before it takes the gradient; ASAM's default is ten times this one",
+    )
     schedule: Schedule = setting(
         "constant", one_of(*SCHEDULES), help="learning rate over time: constant, step or cosine"
     )
@@ -234,6 +239,12 @@ class Settings(Value):
     )
     precision: Literal["auto", "bf16", "float32"] = setting(
         "auto", help="number format: auto (bf16 for images on a GPU), bf16 or float32"
+    )
+    threads: int | None = setting(
+        None,
+        at_least(1),
+        help="threads of the processor; auto is 1, and for one run of a network of a million weights up to 4",
+        none="auto",
     )
     groups: Literal["given", "infer"] = setting(
         "given", help="groups: given, infer (two per class, from an early network), or columns of a table: label,place"
@@ -265,8 +276,11 @@ class Execution:
 
     device: str = setting("auto", help="where to compute: cpu, cuda, cuda:1 or auto")
     workers: int = setting(0, at_least(0), help="processes that read data from disk; results do not depend on it")
-    capture: bool = setting(True, help="capturing the training step once and replaying it, on a GPU")
-    jobs: int = setting(1, at_least(1), help="processes that share the runs, one thread each")
+    capture: bool = setting(
+        True,
+        help="on a GPU, the training step is recorded once and replayed, which is faster; results agree up to rounding",
+    )
+    jobs: int = setting(1, at_least(1), help="processes that share the runs; results do not depend on it")
     together: int = setting(3, at_least(1), help="seeds trained side by side on one GPU")
 
 

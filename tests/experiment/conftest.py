@@ -54,9 +54,9 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a comparison executes: (plan, execution) of each run."""
     calls, execute = [], comparing.execute
 
-    def watched(plan: Any, data: Data, out: Any, execution: Any, progress: Any) -> Any:
-        calls.append((plan, execution))
-        return execute(plan, data, out, execution, progress)
+    def watched(prepared: Any, out: Any, execution: Any, progress: Any) -> Any:
+        calls.append((prepared.config.plan, execution))
+        return execute(prepared, out, execution, progress)
 
     monkeypatch.setattr(comparing, "execute", watched)
     return calls

@@ -194,7 +194,7 @@ def test_a_run_on_random_augmentation_resumes_exactly(arrays, tmp_path, same_wei
     """The hard examples are found again from the early network's outputs, which augmentation moves."""
 
     def interrupt(share, note):
-        if note.startswith("final epoch 1"):
+        if note.startswith("epoch 1 "):
             raise KeyboardInterrupt
 
     asked = {"data": Jittered(arrays()), "model": "mlp", "method": "useful", "separating_epoch": 2} | QUICK

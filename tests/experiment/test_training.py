@@ -243,7 +243,7 @@ def test_one_seed_decides_everything_and_the_global_state_is_left_alone(arrays, 
 
 def test_progress_goes_to_the_caller_or_nowhere(data, capfd):
     shares = []
-    train(data, model="mlp", progress=lambda share, note: shares.append(share), epochs=4)
+    train(data, model="mlp", progress=lambda share, note: note and shares.append(share), epochs=4)
     assert shares == [0.25, 0.5, 0.75, 1.0]
     train(data, model="mlp", epochs=1)
     assert capfd.readouterr() == ("", "")

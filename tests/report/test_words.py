@@ -7,9 +7,10 @@ import math
 import pytest
 from attrs import evolve
 
+from evenly.engine.progress import duration
 from evenly.report import sentences
 from evenly.report.comparison_words import closing, inferences, opening, remarks, verdicts
-from evenly.report.formats import duration, number, percent, sentence, signed, times
+from evenly.report.formats import number, percent, sentence, signed, times
 from evenly.report.run_words import inferred_groups, run_sentences, uncaptured, worst_group
 from evenly.runs.arms import Arm
 from evenly.runs.results import InferredGroups, Match, Minority

@@ -40,6 +40,8 @@ SAVED = {"epoch", "finished", "how", "seconds", "cost", "evaluation_cost", "best
 
 TURN = 16
 """Steps between the turns of runs that go side by side."""
+REPORT_SECONDS = 0.5
+"""Seconds between reports of progress within an epoch, at least."""
 
 
 class Loop:
@@ -90,6 +92,7 @@ class Loop:
         if self.fit.checkpoints is not None:
             self._resume(self.fit.checkpoints)
         with isolated(), own_stream(self.fit.device):
+            self.fit.progress(self._progress(), "")
             if not self.finished:
                 self._capture()
             while not self.finished:
@@ -151,7 +154,7 @@ class Loop:
             row |= self.observer(self.model, self.epoch)
         if self.fit.checkpoints is not None:
             self._save(self.fit.checkpoints, row)
-        self.fit.progress(self._progress(), f"{self.stage} epoch {self.epoch}, loss {train_loss:.3f}")
+        self.fit.progress(self._progress(), self._note(row))
 
     def _begin(self) -> float:
         """Seed the epoch and set its learning rates; the first of them."""
@@ -167,9 +170,12 @@ class Loop:
 
     def _steps(self) -> int:
         """The epoch's steps, or those that the budget allows; how many examples they saw."""
-        seen = 0
+        seen, reported = 0, time.perf_counter()
         for number, size in enumerate(self._one_by_one(), 1):
             seen += size
+            if (now := time.perf_counter()) - reported > REPORT_SECONDS:
+                reported = now
+                self.fit.progress(self._progress(seen / len(self.sampler)), "")
             if self.fit.budget is not None and self.step.cost >= self.fit.budget:
                 break
             if number % TURN == 0:
@@ -188,9 +194,18 @@ class Loop:
             self.captured(place)
             yield len(place)
 
-    def _progress(self) -> float:
-        budget = self.fit.budget
-        return self.epoch / self.settings.epochs if budget is None else min(self.step.cost / budget, 1.0)
+    def _progress(self, share_of_epoch: float = 0.0) -> float:
+        budget, epochs = self.fit.budget, self.settings.epochs
+        return min((self.epoch + share_of_epoch) / epochs if budget is None else self.step.cost / budget, 1.0)
+
+    def _note(self, row: Row) -> str:
+        """An epoch in a few words."""
+        stage = "" if self.stage == "final" else f"{self.stage}: "
+        total = f" of {self.settings.epochs}" if self.fit.budget is None else ""
+        measured = row.get("validation", {})
+        parts = {"validation": measured.get("accuracy"), "worst group": measured.get("worst_group")}
+        shares = "".join(f", {name} {value:.1%}" for name, value in parts.items() if value is not None)
+        return f"{stage}epoch {self.epoch}{total}, loss {row['train_loss']:.3f}{shares}"
 
     @torch.no_grad()
     def _check_finite(self, train_loss: float) -> None:

@@ -1,27 +1,41 @@
-"""Progress with the time left, on a terminal; silence elsewhere."""
+"""Progress with the time left: a bar on a terminal, elsewhere lines in the log "evenly", which the shell prints."""
 
 from __future__ import annotations
 
+import logging
 import sys
+import time
 from types import TracebackType
 from typing import Any
 
+log = logging.getLogger("evenly")
+
+FIRST = 2.0
+"""Seconds of work after which the time it takes can be estimated."""
+
 
 class Progress:
-    """A bar on stderr for a share of work done; nothing where stderr is not a terminal or `show` is False."""
+    """Shows a share of work done, and nothing where `show` is False.
 
-    def __init__(self, label: str, show: bool = True) -> None:
+    Args:
+        pause: seconds between two lines in the log, at least.
+    """
+
+    def __init__(self, label: str, show: bool = True, pause: float = 1.0) -> None:
         self._bar: Any = None
+        self._lines, self._pause = show and not sys.stderr.isatty(), pause
+        self._begin(0.0)
         if show and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
+            from rich.table import Column
 
             self._bar = Bar(
-                TextColumn("{task.description}"),
-                BarColumn(),
+                TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+                BarColumn(bar_width=16),
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
                 console=Console(stderr=True),
                 transient=True,
             )
@@ -33,12 +47,41 @@ class Progress:
         return self
 
     def __call__(self, share: float, note: str = "") -> None:
-        """Show that a share in [0, 1] is done."""
+        """Show that a share in [0, 1] is done; without a note only the time left is new. A smaller share than before
+        begins another piece of work."""
         if self._bar is not None:
-            self._bar.update(self._task, completed=share, note=note)
+            self._bar.update(self._task, completed=share, **({"note": note} if note else {}))
+        elif self._lines:
+            self._write(share, note)
+
+    def _begin(self, share: float) -> None:
+        self._from, self._share, self._started, self._estimated = share, share, time.perf_counter(), False
+        self._written = -self._pause
+
+    def _write(self, share: float, note: str) -> None:
+        if share < self._share or (share > 0 and self._share == self._from == 0 and not note):
+            self._begin(share)
+        self._share, seconds = share, time.perf_counter() - self._started
+        left = "" if share in (self._from, 1.0) else duration(seconds * (1 - share) / (share - self._from))
+        if note and (share == 1.0 or seconds - self._written >= self._pause):
+            self._written, self._estimated = seconds, True
+            log.info("  %s%s", note, f", {left} left" if left else "")
+        elif left and not self._estimated and seconds >= FIRST:
+            self._estimated = True
+            log.info("  this takes about %s", left)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people write them: "48 s", "2 min 5 s", "1 h 3 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

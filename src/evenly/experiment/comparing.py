@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 from evenly.data import Data
 from evenly.engine.progress import Progress
 from evenly.errors import EvenlyError, unknown
-from evenly.experiment.execute import Show, check_method, device_named, execute
+from evenly.experiment.execute import Show, check_method, device_named, execute, prepare
 from evenly.experiment.request import (
     SETTINGS,
     Request,
@@ -38,6 +38,7 @@ from evenly.files import holds_something, make_folder, read_json, write_json
 from evenly.methods import find
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.parallel.seeds import run_seeds
+from evenly.randomness import on_threads
 from evenly.runs.arms import Arm
 from evenly.runs.comparison import Comparison, ComparisonPlan, read_rows
 from evenly.runs.folder import FORMAT
@@ -54,6 +55,7 @@ COUNTED_IN_EPOCHS = ("epochs", "evaluate_every", "patience")
 not, and evaluated after as many of them it would be selected from fewer evaluations."""
 
 
+@on_threads(1)
 def compare(
     data: Data | str | Path | Callable[[int], Data] | Any,
     *misplaced: Any,
@@ -86,7 +88,7 @@ def compare(
         out: a folder. Work that was interrupted there goes on; finished runs are not repeated. Methods, seeds and swept
             values may be added there call by call. `results.json` and the page have what this call asked for; rows of
             earlier calls are kept under "others". A comparison refused before its first epoch leaves no folder.
-        settings: as for `evenly.train`, for all arms alike; `jobs` processes share the seeds, one thread each, and
+        settings: as for `evenly.train`, for all arms alike; `jobs` processes share the seeds, and
             `together` seeds go side by side on one GPU.
     """
     if misplaced:
@@ -123,7 +125,7 @@ def compare(
     job = SeedJob(place, tuple(each.without_unused_groups() for each in arms), execution, folder)
     device = device_named(execution.device)
     made = contextlib.nullcontext() if folder is None else _made(folder, asked.to_dict())
-    with made, Progress(f"comparing on {place.name}") as bar:
+    with made, Progress(f"comparing on {first.name}", pause=10.0) as bar:
         done = run_seeds(job, asked.seeds, execution, device, bar, folder is not None)
     pairs = [pair for seed in asked.seeds for pair in done[seed]]
     rows = tuple(row for row, _ in pairs)
@@ -341,6 +343,7 @@ class SeedJob:
     execution: Execution
     folder: Path | None
 
+    @on_threads(1)
     def __call__(self, seed: int, progress: Show) -> list[tuple[Row, Run]]:
         data = self.source.data(seed)
         runs: dict[str, Run] = {}
@@ -350,8 +353,9 @@ class SeedJob:
             done = len(rows) / (2 * len(self.arms))
             if plan.digest not in runs:
                 out = None if self.folder is None else self.folder / "runs" / plan.folder_name
+                prepared = prepare(plan, data, threads=1)
                 runs[plan.digest] = execute(
-                    plan, data, out, self.execution,
+                    prepared, out, self.execution,
                     lambda share, note: progress(done + share / (2 * len(self.arms)), arm.name),
                 )  # fmt: skip
             rows.setdefault(arm, (Row(arm, seed, runs[plan.digest].results), runs[plan.digest]))

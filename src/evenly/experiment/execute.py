@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from evenly.engine.accuracy import intervals, usage
 from evenly.engine.batches import Batches
 from evenly.engine.checkpoints import Checkpoints
 from evenly.engine.evaluation import outputs_of
-from evenly.engine.progress import Progress
+from evenly.engine.progress import Progress, log
 from evenly.errors import EvenlyError, EvenlyWarning
 from evenly.experiment.request import uses_inferred
 from evenly.files import atomic
@@ -32,7 +33,8 @@ from evenly.methods.inferred import by_class
 from evenly.models import Factory, encoded, factory
 from evenly.models.standardised import Standardised, scaled
 from evenly.optim.registry import builder
-from evenly.randomness import derive, isolated
+from evenly.randomness import derive, isolated, on_threads
+from evenly.report.run_words import start_words
 from evenly.runs.examples import save_examples
 from evenly.runs.folder import Config, RunFolder
 from evenly.runs.network import NetworkSpec, save_network
@@ -42,59 +44,83 @@ from evenly.runs.run import Recorded, Run, load
 from evenly.settings import Execution
 
 Show = Callable[[float, str], None]
+WORTH_THREADS, MOST_THREADS = 1_000_000, 4
+"""A network of fewer weights is no faster on several threads; more than these gain little."""
 
 
 @frozen
 class Prepared:
-    """A plan's data as its network reads it, what builds the network, and the run's configuration."""
+    """A plan's data as its network reads it, what builds the network and how large it is, and the configuration."""
 
     data: Data
     fresh: Factory
     config: Config
+    weights: int
 
 
-def execute(plan: Plan, data: Data, out: Path | None, execution: Execution, progress: Show | None = None) -> Run:
+def execute(prepared: Prepared, out: Path | None, execution: Execution, progress: Show | None = None) -> Run:
     """Run a plan, or go on with it, or read it back where it is finished.
 
     Args:
         out: the run's folder; None keeps the run in memory.
         progress: called with the share done and a note; a bar on the terminal where not given.
     """
-    with isolated(derive(plan.seed, "train")):
-        prepared = prepare(plan, data)
-        folder = None if out is None else RunFolder(out, prepared.config)
-        if folder is not None and folder.finished:
-            own = prepared.fresh() if prepared.config.network.own else None
-            return _completed(folder, load(folder.path, own))
-        label = f"{data.name}: {plan.method.name}, {plan.optimizer.name}"
-        with Progress(label, show=progress is None) as bar, memory_explained(plan.settings.batch_size):
-            fit = _fit(plan, prepared, folder, execution, progress or bar)
-            trained, inferred = _trained(plan, prepared, fit)
-            outputs = _outputs(trained, prepared.data, plan)
-            results = _results(plan, prepared, trained, outputs, inferred)
-        run = Run(prepared.config, results, trained.history, trained.selection, _recorded(trained), out, trained.model)
-        return run if folder is None else _completed(_kept(folder, run, prepared.data, outputs), run)
+    config, data, plan = prepared.config, prepared.data, prepared.config.plan
+    folder = None if out is None else RunFolder(out, config)
+    if folder is not None:
+        config = folder.config
+        if folder.finished:
+            return _completed(folder, load(folder.path, prepared.fresh() if config.network.own else None))
+    device = device_named(execution.device)
+    if progress is None:
+        for line in start_words(config, data, prepared.weights, device.type):
+            log.info(line)
+    label = f"{data.name}: {plan.method.name}, {plan.optimizer.name}"
+    with (
+        isolated(derive(plan.seed, "train")),
+        on_threads(config.threads),
+        Progress(label, show=progress is None) as bar,
+        memory_explained(plan.settings.batch_size),
+    ):
+        fit = _fit(plan, prepared, folder, device, execution, progress or bar)
+        trained, inferred = _trained(plan, prepared, fit)
+        outputs = _outputs(trained, data, plan)
+        results = _results(plan, prepared, trained, outputs, inferred)
+    run = Run(config, results, trained.history, trained.selection, _recorded(trained), out, trained.model)
+    return run if folder is None else _completed(_kept(folder, run, data, outputs), run)
 
 
-def prepare(plan: Plan, data: Data) -> Prepared:
-    """Build the network of a plan and try it on the data, so that what does not go together is refused at once."""
-    texts = data.train.texts if isinstance(data.train.inputs, Texts) else None
-    shape = data.train.example_shape
-    fresh, name = factory(plan.model.model, shape, data.classes, plan.seed, texts=texts, **plan.model.options)
-    read = encoded(data, fresh()) if texts is not None else data
-    fresh = fresh if plan.model.own else scaled(fresh, plan.settings.normalise, read)
-    network = fresh()
-    _check_network(network, read)
-    channels = len(network.mean) if isinstance(network, Standardised) else None
-    config = Config(
-        plan=plan,
-        network=NetworkSpec(name, plan.model.options, tuple(shape), data.classes, channels, plan.model.own),
-        preprocessing=preprocessing_of(read).to_dict(),
-        class_names=DataSummary.of(data).class_names,
-        group_names=tuple(data.measured_names),
-        fingerprints={"data": data.fingerprint(), "model": fingerprint(network)},
-    )
-    return Prepared(read, fresh, config)
+def prepare(plan: Plan, data: Data, threads: int | None = None) -> Prepared:
+    """Build the network of a plan and try it on the data, so that what does not go together is refused at once.
+
+    Args:
+        threads: of a plan that leaves them open; by the network's size where not given.
+    """
+    with isolated(derive(plan.seed, "train")), on_threads(1):
+        texts = data.train.texts if isinstance(data.train.inputs, Texts) else None
+        shape = data.train.example_shape
+        fresh, name = factory(plan.model.model, shape, data.classes, plan.seed, texts=texts, **plan.model.options)
+        read = encoded(data, fresh()) if texts is not None else data
+        fresh = fresh if plan.model.own else scaled(fresh, plan.settings.normalise, read)
+        network = fresh()
+        _check_network(network, read)
+        channels = len(network.mean) if isinstance(network, Standardised) else None
+        weights = sum(parameter.numel() for parameter in network.parameters())
+        config = Config(
+            plan=plan,
+            network=NetworkSpec(name, plan.model.options, tuple(shape), data.classes, channels, plan.model.own),
+            preprocessing=preprocessing_of(read).to_dict(),
+            class_names=DataSummary.of(data).class_names,
+            group_names=tuple(data.measured_names),
+            fingerprints={"data": data.fingerprint(), "model": fingerprint(network)},
+            threads=plan.settings.threads or threads or (1 if weights < WORTH_THREADS else min(MOST_THREADS, cores())),
+        )
+    return Prepared(read, fresh, config, weights)
+
+
+def cores() -> int:
+    """The processor's cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_named(name: str) -> torch.device:
@@ -109,7 +135,14 @@ def device_named(name: str) -> torch.device:
     return device
 
 
-def _fit(plan: Plan, prepared: Prepared, folder: RunFolder | None, execution: Execution, progress: Show) -> Fit:
+def _fit(
+    plan: Plan,
+    prepared: Prepared,
+    folder: RunFolder | None,
+    device: torch.device,
+    execution: Execution,
+    progress: Show,
+) -> Fit:
     settings = plan.settings
     rates = {name: getattr(settings, name) for name in ("lr", "momentum", "weight_decay", "rho")}
     record = None
@@ -120,7 +153,7 @@ def _fit(plan: Plan, prepared: Prepared, folder: RunFolder | None, execution: Ex
         settings,
         builder(plan.optimizer.given or plan.optimizer.name, **rates),
         seed=plan.seed,
-        device=device_named(execution.device),
+        device=device,
         execution=execution,
         checkpoints=None if folder is None else Checkpoints(folder.path, folder.prepare),
         budget=plan.budget,

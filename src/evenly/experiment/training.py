@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from evenly.data import Data
 from evenly.data import load as load_data
 from evenly.errors import EvenlyError
-from evenly.experiment.execute import execute
+from evenly.experiment.execute import execute, prepare
 from evenly.experiment.request import (
     BUDGET,
     SEED,
@@ -32,7 +32,7 @@ from evenly.experiment.request import (
 )
 from evenly.methods import METHODS
 from evenly.models import encoded
-from evenly.randomness import derive, isolated
+from evenly.randomness import derive, isolated, on_threads
 from evenly.runs.folder import Config
 from evenly.runs.plan import Model, Plan
 from evenly.runs.run import Run
@@ -77,7 +77,7 @@ def train(
     seed = SEED.checked(seed)
     arguments, execution = split_arguments(settings)
     place, values = source(data, data_options, arguments)
-    with isolated(derive(seed, "train")):
+    with isolated(derive(seed, "train")), on_threads(1):
         loaded = place.data(seed)
         report_notes(loaded)
         request = Request(method, optimizer, model, values, recording(record))
@@ -89,7 +89,7 @@ def train(
             if method not in controls:
                 raise EvenlyError(f"budget does not apply to {method}; it is for {' and '.join(controls)}")
             plan = evolve(plan, budget=float(BUDGET.checked(budget)))
-    return execute(plan, loaded, None if out is None else Path(out), execution, progress)
+    return execute(prepare(plan, loaded), None if out is None else Path(out), execution, progress)
 
 
 def new_order(verb: str, first: Any, others: tuple[Any, ...]) -> str:
@@ -130,14 +130,15 @@ def run_again(
         reference_epochs=arguments.get("epochs", plan.reference_epochs),
     )
     check_inference([plan])
-    with isolated(derive(plan.seed, "train")):
+    with isolated(derive(plan.seed, "train")), on_threads(1):
         loaded = data_of_plan(plan, data)
         if data is not None:
             plan = evolve(plan, data=source(data, plan.data.options, {})[0].spec(loaded))
         elif seed is None and loaded.fingerprint() != config.fingerprints["data"]:
             where = plan.data.place or plan.data.name
             raise EvenlyError(f"{where} has changed since the run; give the data as DATA to train on it as it is now")
-    return execute(plan, loaded, None if out is None else Path(out), execution)
+    prepared = prepare(plan, loaded, threads=config.threads)
+    return execute(prepared, None if out is None else Path(out), execution)
 
 
 def data_of(run: Run, data: str | Path | Data | None = None) -> Data:

@@ -147,7 +147,7 @@ def _higher_loss_cluster(points: np.ndarray, losses: np.ndarray, seed: int) -> n
     assignment = np.empty(len(points), dtype=np.int64)
     # tol=0: each start goes on until no point changes its cluster, where sklearn's default leaves some misplaced
     kmeans = KMeans(2, n_init=10, tol=0, max_iter=MOST_ROUNDS, random_state=seed % 2**32, copy_x=False)
-    with threadpool_limits(1 if points.size < WORTH_THREADS else None):
+    with threadpool_limits(1 if points.size < WORTH_THREADS else torch.get_num_threads()):
         assignment[order] = kmeans.fit_predict(points[order])
     members = [losses[assignment == cluster] for cluster in (0, 1)]
     means = [math.fsum(each) / len(each) for each in members]  # fsum is exact: no order of storage tips a close call

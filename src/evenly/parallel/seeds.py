@@ -79,7 +79,6 @@ def _in_bytes(job: Job[Result], seed: int) -> bytes:
 
 
 def _start_worker() -> None:
-    torch.set_num_threads(1)
     # at Ctrl-C the parent reports; what a worker has written is whole at any moment
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     threading.Thread(target=_end_with_parent, daemon=True).start()

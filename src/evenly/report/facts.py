@@ -27,7 +27,7 @@ def run_facts(run: Run) -> Facts:
         Fact("seed", str(plan.seed)),
         Fact("model", run.results.model),
         Fact("model options", as_text(plan.model.options)),
-        *setting_facts(plan.settings, run.results.rule),
+        *setting_facts(evolve(plan.settings, threads=run.config.threads), run.results.rule),
         Fact("stopped at a cost of", budget),
         *data_facts(run.results.data),
     )
@@ -63,7 +63,7 @@ def setting_facts(
     hidden = {"select", *leave_out} | (set() if settings.groups == "infer" else {"infer"})
     for name, option in settings_of(Settings).items():
         value = values[name]
-        if name in hidden or (value is None and option.none == "none"):
+        if name in hidden or (value is None and option.none in ("none", "auto")):
             continue
         text = option.none if value is None else as_text(value)
         facts.append(Fact(setting_name(name), text + (", not in every method" if name in differs else ""), option.help))

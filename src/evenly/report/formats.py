@@ -1,4 +1,4 @@
-"""Numbers as text: shares in percent, differences in points, costs as multiples of ERM's, durations, lists."""
+"""Numbers as text: shares in percent, differences in points, costs as multiples of ERM's, lists."""
 
 from __future__ import annotations
 
@@ -57,16 +57,6 @@ def points_and_interval(difference: Difference) -> str:
 def bounds(limits: tuple[float, float] | None) -> str:
     """The interval of a share, in percent: "[80.1, 92.4]"; nothing where there is none."""
     return "" if limits is None else f"[{number(limits[0])}, {number(limits[1])}]"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people write them: "48 s", "2 min 5 s", "1 h 3 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def counted(n: int, noun: str) -> str:

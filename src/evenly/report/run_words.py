@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evenly.report.formats import bounds, counted, duration, percent, sentence, times
+from evenly.data import Data
+from evenly.engine.progress import duration
+from evenly.report.formats import bounds, counted, listed, percent, sentence, times
 from evenly.report.names import RULES, group_name, run_label
-from evenly.runs.results import SHOWN, InferredGroups, Measured, RunResult
+from evenly.runs.folder import Config
+from evenly.runs.results import SHOWN, DataSummary, InferredGroups, Measured, RunResult
 
 SAME_COST = 0.05
 """Costs within this share of each other are called the same."""
@@ -34,6 +37,23 @@ def run_sentences(result: RunResult) -> list[str]:
     if result.inferred_groups is not None:
         sentences.append(sentence(inferred_groups(result.inferred_groups)))
     return sentences
+
+
+def start_words(config: Config, data: Data, weights: int, device: str) -> list[str]:
+    """What is about to be trained on what, in a few lines."""
+    plan, summary, shape = config.plan, DataSummary.of(data), config.network.input_shape
+    sizes = listed(f"{size:,} {SHOWN[name]}" for name, size in summary.sizes.items())
+    of = f" of {' x '.join(map(str, shape))}" if shape else ""
+    groups = f", {counted(summary.groups, 'group')}" if summary.groups else ""
+    settings = plan.settings
+    length = counted(settings.epochs, "epoch") if plan.budget is None else f"{plan.budget:,.0f} example-gradients"
+    batches = "whole batches" if settings.batch_size is None else f"batches of {settings.batch_size:,}"
+    place = "on a GPU" if device == "cuda" else f"on the CPU, {counted(config.threads, 'thread')}"
+    return [
+        f"{data.name}: {sizes} examples{of}, {data.classes} classes{groups}",
+        f"  {config.network.name} ({counted(weights, 'weight')}), {plan.method.name} with {plan.optimizer.name}",
+        f"  {length}, {batches}, {place}",
+    ]
 
 
 def evaluation_cost(cost: str) -> str:

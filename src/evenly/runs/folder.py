@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from evenly import __version__
 from evenly.errors import EvenlyError
@@ -44,7 +44,10 @@ FINGERPRINTS = {
 
 @frozen
 class Config(Value):
-    """What `config.json` holds: the plan, and all that it takes to use the trained network without the data."""
+    """What `config.json` holds: the plan, and all that it takes to use the trained network without the data.
+
+    `threads` are those that the run computes on, also where the plan leaves them open.
+    """
 
     plan: Plan
     network: NetworkSpec
@@ -52,6 +55,7 @@ class Config(Value):
     class_names: tuple[str, ...]
     group_names: tuple[str, ...] = ()
     fingerprints: Mapping[str, str] = field(factory=dict)
+    threads: int = 1
     evenly: str = __version__
     format: int = FORMAT
 
@@ -69,7 +73,10 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise EvenlyError(f"{self.path} is a file; give a folder as out")
         if (self.path / "config.json").exists():
-            self._check(read_config(self.path))
+            there = read_config(self.path)
+            if config.plan.settings.threads is None:
+                self.config = evolve(config, threads=there.threads)
+            self._check(there)
         elif holds_something(self.path):
             raise EvenlyError(f"{self.path} is not empty and holds no run; choose another out")
 
@@ -173,6 +180,7 @@ def _check_format(path: Path, content: Any) -> None:
 def _identity(config: Config) -> dict[str, Any]:
     plan = config.plan.to_dict()
     plan["data"].pop("place")
+    plan["settings"]["threads"] = config.threads
     found: dict[str, Any] = json.loads(json.dumps({**plan, "fingerprints": dict(config.fingerprints)}))
     return found
 

@@ -94,9 +94,11 @@ class Plan(Value):
 
     @property
     def digest(self) -> PlanId:
-        """Sixteen hex digits of everything but the place where the data lies."""
+        """Sixteen hex digits of everything but where the data lies, and the threads where they are left open."""
         values = type(self).from_dict(self.to_dict()).to_dict()  # a learning rate of 1 is one of 1.0
         values["data"].pop("place")
+        if self.settings.threads is None:
+            values["settings"].pop("threads")
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
