@@ -32,25 +32,28 @@ def evenly(tmp_path, monkeypatch, capfd):
 
 @pytest.fixture
 def refused(evenly):
-    """Run a command that ends with exit code 2, nothing on stdout, and one line on stderr that matches."""
+    """Run a command that ends with exit code 2, nothing on stdout, and a last line on stderr that matches."""
 
     def run(command, message):
         words = command.split() if isinstance(command, str) else command
         code, out, err = evenly(*words)
         assert (code, out) == (2, ""), (words, out, err)
-        assert re.fullmatch(r"evenly: .*\n", err), err
-        assert re.search(message, err), err
+        last = err.splitlines()[-1]
+        assert re.match("evenly: ", last), err
+        assert not re.search("^evenly: |Traceback", err.removesuffix(f"{last}\n"), re.MULTILINE), err
+        assert re.search(message, last), err
 
     return run
 
 
 @pytest.fixture
 def done(evenly):
-    """Run a command that ends with exit code 0 and nothing on stderr; what it printed."""
+    """Run a command that ends with exit code 0 and without a warning; what it printed."""
 
     def run(command):
         code, out, err = evenly(*command.split())
-        assert (code, err) == (0, ""), err
+        assert code == 0, err
+        assert not re.search("evenly:|Warning", err), err
         return out
 
     return run

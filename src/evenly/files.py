@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,6 +46,11 @@ def make_folder(path: Path) -> None:
 def holds_something(path: Path) -> bool:
     """Whether a folder is there and not empty; what a kill left half-written (a dot file) does not count."""
     return path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir())
+
+
+def unused(path: Path) -> Path:
+    """A path beside this one where nothing is yet: runs/a-2 for runs/a."""
+    return next(other for k in count(2) if not (other := path.with_name(f"{path.name}-{k}")).exists())
 
 
 def read_json(path: Path) -> Any:

@@ -10,7 +10,9 @@ constraints (``epochs: Annotated[int, at_least(1)]``), and are checked by the sa
 from __future__ import annotations
 
 import inspect
+import json
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -101,19 +103,22 @@ class Option:
         return text == self.none and _is(None, self.kind) and not _is(text, self.kind)
 
     def parsed(self, text: str) -> Any:
-        """What was typed in the shell as a value of this type, yet to be checked; as it stands where it is none."""
+        """What was typed in the shell as a value of this type, yet to be checked; as it stands where it is none.
+
+        It is read as JSON has it (numbers, lists, true); True, .5, 5. and +1 are read as well.
+        """
         if self._means_none(text):
             return None
-        if _is(True, self.kind) and text.lower() in ("true", "false"):
-            return text.lower() == "true"
         if not _is("", self.kind) and _is([0.5], self.kind):
             with suppress(ValueError):
                 return [float(part) for part in text.split(",")]
-        for read in (int, float):
-            if _is(read(0), self.kind) or (read is float and _is(0.5, self.kind)):
-                with suppress(ValueError):
-                    return read(text)
-        return text
+        try:
+            number = re.fullmatch(r"[+-]?((0|[1-9]\d*)\.?|\d*\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE)
+            value = float(text) if number else json.loads(text.lower() if text.lower() in ("true", "false") else text)
+            value = int(text) if number and text.lstrip("+-").isdigit() else value
+        except (ValueError, OverflowError, RecursionError):
+            return text
+        return value if _is(value, self.kind) else text
 
     def text(self, value: Any) -> str:
         """A value as it is typed."""

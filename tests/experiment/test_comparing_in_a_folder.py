@@ -148,9 +148,24 @@ def test_another_comparison_is_refused_and_nothing_is_touched(draw, tmp_path, ot
     compare(**ask)
     before = contents(tmp_path)
     other = {"data": draw(1)} if other == {"data": "another"} else other
-    with pytest.raises(EvenlyError, match="holds another run, with other data, model, options or settings"):
+    with pytest.raises(EvenlyError, match=r"holds another run \(its .*; give out="):
         compare(**ask | other)
     assert contents(tmp_path) == before
+
+
+def test_data_of_a_file_are_known_by_their_content(tmp_path, monkeypatch, arrays, steps):
+    x, y, groups = arrays(40)
+    np.savez(tmp_path / "mine.npz", x=x, y=y, groups=groups)
+    monkeypatch.chdir(tmp_path)
+    ask = {"methods": ["erm"], "out": tmp_path / "out"} | QUICK
+    compare("mine.npz", seeds=1, **ask)
+    before = steps()
+    (tmp_path / "elsewhere").mkdir()
+    compare((tmp_path / "mine.npz").rename("elsewhere/mine.npz").resolve(), seeds=1, **ask)
+    assert steps() == before
+    np.savez(tmp_path / "mine.npz", x=-x, y=y, groups=groups)
+    with pytest.raises(EvenlyError, match=r"its data differ .*; give out='.*out-2'"):
+        compare("mine.npz", seeds=[7], **ask)
 
 
 def test_a_foreign_folder_is_left_alone(draw, tmp_path):
@@ -158,7 +173,7 @@ def test_a_foreign_folder_is_left_alone(draw, tmp_path):
     train(draw(0), out=tmp_path / "run", **QUICK)
     for out, message in (
         (tmp_path, "not empty and holds no comparison"),
-        (tmp_path / "run", "holds another run"),
+        (tmp_path / "run", r"holds another run \(it is no comparison\)"),
         (tmp_path / "thesis.tex", "is a file; give a folder as out"),
     ):
         before = contents(tmp_path)

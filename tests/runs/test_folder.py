@@ -65,12 +65,14 @@ def test_the_same_plan_goes_on_wherever_its_data_lies(tmp_path):
         ({"method": MethodSpec("pde", {"cap": 4})}, {}, "its cap is 3, not 4"),
         ({"settings": Settings(lr=0.2)}, {}, r"its lr is 0\.05, not 0\.2"),
         ({"seed": 3}, {}, "its seed is 0, not 3"),
+        ({"reference_epochs": 9}, {}, "its epochs are 1, not 9"),
+        ({"reference_epochs": 9, "settings": Settings(lr=0.2)}, {}, r"its lr is 0\.05, not 0\.2"),
     ],
 )
 def test_another_run_is_refused_by_what_differs(tmp_path, plan, fingerprints, difference):
     RunFolder(tmp_path / "run", CONFIG).prepare()
     other = evolve(CONFIG, plan=evolve(PLAN, **plan), fingerprints=CONFIG.fingerprints | fingerprints)
-    with pytest.raises(EvenlyError, match=rf"holds another run \(({difference})\); choose another out"):
+    with pytest.raises(EvenlyError, match=rf"holds another run \(({difference})\); give out=.*run-2"):
         RunFolder(tmp_path / "run", other)
 
 

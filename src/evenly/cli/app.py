@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
+import shlex
 import sys
 import traceback
 import warnings
@@ -30,6 +32,7 @@ for verb in (
 ):  # fmt: skip
     app.command()(verb)
 
+log = logging.getLogger("evenly")
 INTERRUPTED = 130  # what typer makes of Ctrl-C
 DEFECT = 70  # of the software, by the convention of sysexits.h
 
@@ -52,6 +55,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± still gets its table
+    log.setLevel(logging.INFO)
+    log.addHandler(lines := _Lines())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default", EvenlyWarning)
@@ -74,6 +79,15 @@ def main() -> None:
         if code == INTERRUPTED:
             _stopped()
         sys.exit(code if isinstance(code, int) else 0)
+    finally:
+        log.removeHandler(lines)
+
+
+class _Lines(logging.Handler):
+    """What is reported on the way, on stderr as it is now: a bar there moves aside for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(record.getMessage(), file=sys.stderr)
 
 
 def _in_one_line(otherwise: Callable[..., None]) -> Callable[..., None]:
@@ -110,13 +124,15 @@ def _typed(message: str) -> str:
 
     def typed(hint: re.Match[str]) -> str:
         name, quoted, plain = hint.groups()
-        if name in options and (quoted or name == "groups"):
-            return f"--{name.replace('_', '-')} {quoted or plain}"
+        if name in (*options, "out") and (quoted or name == "groups"):
+            return f"--{name.replace('_', '-')} {shlex.quote(quoted or plain)}"
         if name in _data_options():
             return f"-d {name}={quoted or {'True': 'true', 'False': 'false'}.get(plain, plain)}"
         return f"{name}={quoted}" if quoted else hint.group()
 
-    return re.sub(r"(?<![^\s(])(?<!-d )([a-z_]+)=(?:'([\w-]+)'|([\w,+-]+))", typed, message)
+    message = re.sub(r"\b(another|as|an) out\b", r"\1 --out", message)
+    message = re.sub(r"model_options=\{'weights': ('[^']+')\}", r"--model-option weights=\1", message)
+    return re.sub(r"(?<![^\s(])(?<!-d )([a-z_]+)=(?:'([^']+)'|([\w,+-]+))", typed, message)
 
 
 @cache

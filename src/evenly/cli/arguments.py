@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from evenly.errors import EvenlyError
-from evenly.settings import Option, settings_of
+from evenly.settings import Execution, Option, settings_of
 
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder for the results.", metavar="FOLDER", show_default=False)
@@ -66,9 +67,9 @@ ConfigFile = Annotated[
 ]
 
 
-def takes(settings: Any, *, only: Collection[str] | None = None) -> Callable[[Callable[..., Any]], Any]:
-    """Add an option for every setting of a class to a verb, which gets what the user typed as keyword arguments."""
-    options = {name: each for name, each in settings_of(settings).items() if only is None or name in only}
+def takes(*classes: Any, leave_out: Collection[str] = ()) -> Callable[[Callable[..., Any]], Any]:
+    """Add an option for every setting of these classes to a verb, which gets what was typed as keyword arguments."""
+    options = {name: each for cls in classes for name, each in settings_of(cls).items() if name not in leave_out}
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         def call(**typed: Any) -> Any:
@@ -80,28 +81,18 @@ def takes(settings: Any, *, only: Collection[str] | None = None) -> Callable[[Ca
             }
             return verb(**typed, **given)
 
-        signature = inspect.signature(verb, eval_str=True)
-        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        rest = [each for each in signature.parameters.values() if each.kind is inspect.Parameter.VAR_KEYWORD]
+        *own, _ = inspect.signature(verb, eval_str=True).parameters.values()  # the last gets the settings
         made = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(each))
             for name, each in options.items()
         ]
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-        vars(call)["__signature__"] = inspect.Signature([*parameters, *made, *rest])
+        parameters = [*(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own), *made]
+        vars(call)["__signature__"] = inspect.Signature(parameters)
         call.__name__, call.__doc__ = verb.__name__, verb.__doc__
-        call.__annotations__ = {each.name: each.annotation for each in (*parameters, *made)}
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
         return call
 
     return decorate
-
-
-def finished(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """A verb without its catch-all parameter, as typer takes it."""
-    signature = inspect.signature(verb)
-    named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    vars(verb)["__signature__"] = inspect.Signature(named)
-    return verb
 
 
 def _annotation(option: Option) -> Any:
@@ -149,10 +140,37 @@ def out_of(data: str, out: Path) -> Path:
     return out
 
 
-def short_name(data: str) -> str:
-    """What a run on this data is called."""
+def default_folder(data: str, *words: object, typed: Mapping[str, Any]) -> Callable[[Any], Path]:
+    """A function from a config to its folder: what was typed is for the reader, the digest is its identity."""
     path = Path(data)
-    return path.resolve().name if path.is_dir() else Path(path.name.removesuffix(".gz")).stem
+    name = path.resolve().name if path.is_dir() else Path(path.name.removesuffix(".gz")).stem
+    hidden = {
+        *settings_of(Execution),
+        "method",
+        "methods",
+        "optimizer",
+        "optimizers",
+        "seed",
+        "seeds",
+        "sweep",
+        "record",
+    }
+    shown = re.sub(r"[^\w.+-]", "", "-".join(_flat({key: typed[key] for key in typed if key not in hidden})))[:50]
+
+    def folder(config: Any) -> Path:
+        content = json.dumps(config, sort_keys=True) if isinstance(config, Mapping) else config.digest
+        digest = hashlib.sha256(content.encode()).hexdigest()[:6]
+        return out_of(data, Path("runs") / "-".join(filter(None, [name, *map(str, words), shown, digest])))
+
+    return folder
+
+
+def _flat(values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        else:
+            yield str(value) if name == "model" else name if value is True else f"{name}{value}"
 
 
 def only_given(**values: Any) -> dict[str, Any]:
@@ -169,21 +187,22 @@ def sweep_values(items: list[str] | None) -> dict[str, list[Any]]:
             raise EvenlyError(f"sweep {item!r} is not name=value,value; write e.g. batch_size=128,256")
         if name in sweep:
             raise EvenlyError(f"{name} is swept twice; give all its values at once, {name}=value,value")
-        try:
-            sweep[name] = json.loads(f"[{text}]")
-        except json.JSONDecodeError:
-            sweep[name] = [_value(part.strip()) for part in text.split(",")]
+        values = Option(name, Any).parsed(f"[{text}]")
+        listed = (
+            values if isinstance(values, list) else [Option(name, Any).parsed(part.strip()) for part in text.split(",")]
+        )
+        sweep[name] = listed
     return sweep
 
 
 def pairs(items: list[str] | None) -> dict[str, Any]:
-    """name=value pairs; values are read as JSON where they are JSON (numbers, lists, true) and as text otherwise."""
+    """name=value pairs."""
     values: dict[str, Any] = {}
     for item in items or []:
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise EvenlyError(f"option {item!r} is not name=value; write e.g. factor=3")
-        values[name] = _value(value)
+        values[name] = Option(name, Any).parsed(value)
     return values
 
 
@@ -212,14 +231,6 @@ def seeds_of(text: str) -> int | list[int]:
     if "," not in text and seeds[0] < 1:
         raise EvenlyError(f"--seeds must be how many (3) or which (100,101,102), got {text!r}")
     return seeds if "," in text else seeds[0]
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text.lower() if text.lower() in ("true", "false") else text)
-    except json.JSONDecodeError:
-        # a number that JSON would have start with 0
-        return float(text) if re.fullmatch(r"[+-]?\.\d+(e[+-]?\d+)?", text, re.ASCII) else text
 
 
 def merged(config: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from evenly.cli.arguments import (
     Out,
     RecordOptions,
     config_values,
-    finished,
+    default_folder,
     is_of_a_run,
     merged,
     names,
@@ -29,7 +29,6 @@ from evenly.cli.arguments import (
     pairs,
     pairs_by_method,
     seeds_of,
-    short_name,
     sweep_values,
     takes,
 )
@@ -37,9 +36,7 @@ from evenly.errors import EvenlyError
 from evenly.settings import Execution, Settings
 
 
-@finished
-@takes(Settings)
-@takes(Execution)
+@takes(Settings, Execution)
 def compare(
     data: Annotated[str | None, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)] = None,
     methods: Annotated[
@@ -114,8 +111,11 @@ def compare(
     if "data" not in values:
         raise EvenlyError("there is no DATA; give a name from `evenly datasets`, a file or a folder, or --config FILE")
     place = str(values.pop("data"))
-    values["out"] = out_of(place, Path(values.get("out", Path("runs") / f"compare-{short_name(place)}")))
-    _show([run_compare(place, **values)], values["out"], as_json)
+    values["out"] = (
+        out_of(place, Path(values["out"])) if "out" in values else default_folder(place, "compared", typed=values)
+    )
+    table = run_compare(place, **values)
+    _show([table], table.out or Path(), as_json)
 
 
 def demo(

@@ -19,22 +19,19 @@ from evenly.cli.arguments import (
     Out,
     RecordOptions,
     config_values,
-    finished,
+    default_folder,
     is_of_a_run,
     merged,
     only_given,
     out_of,
     pairs,
-    short_name,
     takes,
 )
 from evenly.errors import EvenlyError
 from evenly.settings import Execution, Settings
 
 
-@finished
-@takes(Settings)
-@takes(Execution, only=("device", "workers", "capture"))
+@takes(Settings, Execution, leave_out=("jobs", "together"))
 def train(
     data: Annotated[str | None, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)] = None,
     method: Annotated[
@@ -111,6 +108,7 @@ def _run(file: Path | None, config: dict[str, Any], typed: dict[str, Any]) -> An
         raise EvenlyError("there is no DATA; give a name from `evenly datasets`, a file or a folder, or --config FILE")
     data, method = str(values.pop("data")), values.setdefault("method", "erm")
     options = find(method).checked(values.pop("options", {}))
-    name = f"{short_name(data)}-{method}-{values.get('optimizer', 'sgd')}-seed{values.get('seed', 0)}"
-    values["out"] = out_of(data, Path(values.get("out", Path("runs") / name)))
+    words = method, values.get("optimizer", "sgd"), f"seed{values.get('seed', 0)}"
+    out = default_folder(data, *words, typed=values | {"options": options})
+    values["out"] = out_of(data, Path(values["out"])) if "out" in values else out
     return run_train(data, **values, **options)

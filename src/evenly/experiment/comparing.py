@@ -34,14 +34,14 @@ from evenly.experiment.request import (
     without_unused_groups,
 )
 from evenly.experiment.sweep import Pair, checked_sweep, points, settings_and_options, values_for_all, values_of, varies
-from evenly.files import holds_something, make_folder, read_json, write_json
+from evenly.files import holds_something, make_folder, read_json, unused, write_json
 from evenly.methods import find
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.parallel.seeds import run_seeds
 from evenly.randomness import on_threads
 from evenly.runs.arms import Arm
 from evenly.runs.comparison import Comparison, ComparisonPlan, read_rows
-from evenly.runs.folder import FORMAT
+from evenly.runs.folder import FORMAT, difference
 from evenly.runs.plan import Model, Plan
 from evenly.runs.run import Run
 from evenly.runs.summary import Row, summarise
@@ -68,7 +68,7 @@ def compare(
     sweep: Mapping[str, Iterable[Any]] | None = None,
     record: Mapping[str, Any] | Recording | None = None,
     data_options: Mapping[str, Any] | None = None,
-    out: str | Path | None = None,
+    out: str | Path | Callable[[Mapping[str, Any]], Path] | None = None,
     **settings: Any,
 ) -> Comparison:
     """Compare methods fairly.
@@ -85,9 +85,10 @@ def compare(
             only, as "rho" does those of the optimizers that have it; other arms run once. A control has the values of
             its arm, and the cost of ERM for the epochs set there is the 1.00x of both.
         record: as for `evenly.train`, for every run.
-        out: a folder. Work that was interrupted there goes on; finished runs are not repeated. Methods, seeds and swept
-            values may be added there call by call. `results.json` and the page have what this call asked for; rows of
-            earlier calls are kept under "others". A comparison refused before its first epoch leaves no folder.
+        out: a folder, or a function from what its config.json will hold to a folder. Work that was interrupted there
+            goes on; finished runs are not repeated. Methods, seeds and swept values may be added there call by call.
+            `results.json` and the page have what this call asked for; rows of earlier calls are kept under "others". A
+            comparison refused before its first epoch leaves no folder.
         settings: as for `evenly.train`, for all arms alike; `jobs` processes share the seeds, and
             `together` seeds go side by side on one GPU.
     """
@@ -116,15 +117,16 @@ def compare(
         recording(record),
         controls,
     ).checked(sweep or {})
-    folder = None if out is None else Path(out)
-    earlier = () if folder is None else asked.check_folder(folder)
     first = place.data(asked.seeds[0])
     report_notes(first)
+    config = {} if out is None else asked.in_common(first)
+    folder = None if out is None else Path(out(config) if callable(out) else out)
+    earlier = () if folder is None else _earlier(folder, config)
     arms = arms_and_controls(asked, first)
     _check(arms, first)
     job = SeedJob(place, tuple(each.without_unused_groups() for each in arms), execution, folder)
     device = device_named(execution.device)
-    made = contextlib.nullcontext() if folder is None else _made(folder, asked.to_dict())
+    made = contextlib.nullcontext() if folder is None else _made(folder, config)
     with made, Progress(f"comparing on {first.name}", pause=10.0) as bar:
         done = run_seeds(job, asked.seeds, execution, device, bar, folder is not None)
     pairs = [pair for seed in asked.seeds for pair in done[seed]]
@@ -224,34 +226,24 @@ class Asked:
         rest = {name: value for name, value in values.items() if name != "model"}
         return Request(*pair, model, rest, self.record)
 
-    def to_dict(self) -> dict[str, Any]:
-        """What every call in one folder has in common."""
+    def in_common(self, first: Data) -> dict[str, Any]:
+        """What every call in one folder has in common.
+
+        Args:
+            first: the data of the first seed.
+        """
         settings = dict(self.settings)
         if "schedule" in settings:
             settings["schedule"] = schedule_name(settings["schedule"], SAMPLED)
         return {
             "format": FORMAT,
-            "compare": self.source.name,
-            "fingerprint": self.source.fingerprint,
+            "compare": first.name,
+            "fingerprints": {"data": self.source.fingerprint(first, self.seeds[0])},
             "model": plain(self.model),
             "data_options": plain(self.source.options),
             "options": plain(self.options),
             "settings": plain(settings),
         }
-
-    def check_folder(self, path: Path) -> tuple[Row, ...]:
-        """The rows that are in the folder; refused if it is neither new nor of the same data, model and settings."""
-        if path.is_file():
-            raise EvenlyError(f"{path} is a file; give a folder as out")
-        there = read_json(path / "config.json")
-        if there is None and holds_something(path):
-            raise EvenlyError(f"{path} is not empty and holds no comparison; choose another out")
-        if there is not None and there != self.to_dict():
-            raise EvenlyError(
-                f"{path} holds another run, with other data, model, options or settings; "
-                "choose another out or remove it"
-            )
-        return read_rows(path)
 
     def comparison_plan(self, arms: Sequence[ArmPlan], rows: Sequence[Row], data: Data) -> ComparisonPlan:
         """What was run, for pages: the settings that ERM has, and which of them differ between arms."""
@@ -291,6 +283,19 @@ class Asked:
             for method in dict.fromkeys(method for method, _ in self.pairs)
         }
         return {method: plain(options) for method, options in merged.items() if options}
+
+
+def _earlier(path: Path, config: Mapping[str, Any]) -> tuple[Row, ...]:
+    """The rows that are in the folder; refused if it is neither new nor of the same data, model and settings."""
+    if path.is_file():
+        raise EvenlyError(f"{path} is a file; give a folder as out")
+    there = read_json(path / "config.json")
+    if there is None and holds_something(path):
+        raise EvenlyError(f"{path} is not empty and holds no comparison; choose another out")
+    if there is not None and there != config:
+        why = difference(there, config) if "compare" in there else "it is no comparison"
+        raise EvenlyError(f"{path} holds another run ({why}); give out={str(unused(path))!r}")
+    return read_rows(path)
 
 
 def arms_and_controls(asked: Asked, data: Data) -> list[ArmPlan]:

@@ -72,9 +72,6 @@ def execute(prepared: Prepared, out: Path | None, execution: Execution, progress
         if folder.finished:
             return _completed(folder, load(folder.path, prepared.fresh() if config.network.own else None))
     device = device_named(execution.device)
-    if progress is None:
-        for line in start_words(config, data, prepared.weights, device.type):
-            log.info(line)
     label = f"{data.name}: {plan.method.name}, {plan.optimizer.name}"
     with (
         isolated(derive(plan.seed, "train")),
@@ -83,6 +80,10 @@ def execute(prepared: Prepared, out: Path | None, execution: Execution, progress
         memory_explained(plan.settings.batch_size),
     ):
         fit = _fit(plan, prepared, folder, device, execution, progress or bar)
+        check_method(plan, data)
+        if progress is None:
+            for line in start_words(config, data, prepared.weights, device.type):
+                log.info(line)
         trained, inferred = _trained(plan, prepared, fit)
         outputs = _outputs(trained, data, plan)
         results = _results(plan, prepared, trained, outputs, inferred)

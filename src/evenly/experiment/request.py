@@ -76,18 +76,15 @@ class Source:
             return DataSpec(data.name, options, place, kind="named" if named else "file")
         return DataSpec(data.name, fingerprint=None if self._is_function else data.fingerprint())
 
-    @property
-    def fingerprint(self) -> str | None:
-        """Of an object given in Python; a name, a file or a function may give each seed its own data."""
-        return None if isinstance(self.given, str | Path) or self._is_function else self.data(0).fingerprint()
+    def fingerprint(self, data: Data, seed: int) -> str | None:
+        """Of the data of seed 0, given that of a seed; a name stands for itself, and a function may give anything."""
+        if self._is_function or (isinstance(self.given, str | Path) and str(self.given) in DATASETS):
+            return None
+        return (data if seed == 0 else self.data(0)).fingerprint()
 
     @property
     def _is_function(self) -> bool:
         return callable(self.given) and not isinstance(self.given, Data)
-
-    @property
-    def name(self) -> str:
-        return str(self.given) if isinstance(self.given, str | Path) else getattr(self.given, "name", "data")
 
 
 def source(data: Any, options: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> tuple[Source, dict[str, Any]]:

@@ -49,7 +49,7 @@ def train(
     budget: float | None = None,
     record: Mapping[str, Any] | Recording | None = None,
     data_options: Mapping[str, Any] | None = None,
-    out: str | Path | None = None,
+    out: str | Path | Callable[[Config], Path] | None = None,
     progress: Callable[[float, str], None] | None = None,
     **settings: Any,
 ) -> Run:
@@ -67,7 +67,8 @@ def train(
             ``{"forgetting": True, "probes": ["background"], "every": 5}``. It goes into the history; `Run.record` has
             all of it.
         data_options: options of a named data set, or of the reader of a file or folder.
-        out: the run's folder. A run that was interrupted there goes on; a finished one is read back.
+        out: the run's folder, or a function from what its config.json will hold to a folder. A run that was interrupted
+            there goes on; a finished one is read back.
         settings: any of `evenly.settings.Settings` (epochs, batch_size, lr, select, ...), `model_options`, any of
             `evenly.settings.Execution` (device, workers, capture), and the options of the method. `groups` may name
             columns of a table, as "place" or "label,place" (`evenly.data.metadata`).
@@ -89,7 +90,9 @@ def train(
             if method not in controls:
                 raise EvenlyError(f"budget does not apply to {method}; it is for {' and '.join(controls)}")
             plan = evolve(plan, budget=float(BUDGET.checked(budget)))
-    return execute(prepare(plan, loaded), None if out is None else Path(out), execution, progress)
+    prepared = prepare(plan, loaded)
+    folder = out(prepared.config) if callable(out) else out
+    return execute(prepared, None if folder is None else Path(folder), execution, progress)
 
 
 def new_order(verb: str, first: Any, others: tuple[Any, ...]) -> str:

@@ -43,7 +43,7 @@ def start_words(config: Config, data: Data, weights: int, device: str) -> list[s
     """What is about to be trained on what, in a few lines."""
     plan, summary, shape = config.plan, DataSummary.of(data), config.network.input_shape
     sizes = listed(f"{size:,} {SHOWN[name]}" for name, size in summary.sizes.items())
-    of = f" of {' x '.join(map(str, shape))}" if shape else ""
+    of = f" of {' x '.join(map(str, shape))}{' numbers' * (len(shape) == 1)}" if shape else ""
     groups = f", {counted(summary.groups, 'group')}" if summary.groups else ""
     settings = plan.settings
     length = counted(settings.epochs, "epoch") if plan.budget is None else f"{plan.budget:,.0f} example-gradients"

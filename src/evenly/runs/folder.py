@@ -16,6 +16,7 @@ Every write is atomic. A kill at any moment loses at most the epoch under way.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -29,7 +30,7 @@ from attrs import evolve, field, frozen
 
 from evenly import __version__
 from evenly.errors import EvenlyError
-from evenly.files import holds_something, make_folder, read_json, write_json
+from evenly.files import holds_something, make_folder, read_json, unused, write_json
 from evenly.runs.network import NetworkSpec
 from evenly.runs.plan import Plan
 from evenly.runs.results import RunResult
@@ -59,6 +60,12 @@ class Config(Value):
     evenly: str = __version__
     format: int = FORMAT
 
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits of the plan, the data and the network's initial weights."""
+        content = json.dumps([self.plan.digest, dict(self.fingerprints)], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
 
 class RunFolder:
     """A folder opened for writing; no other process writes into it while this object lives."""
@@ -85,10 +92,10 @@ class RunFolder:
         before, now = (_identity(config) for config in (there, self.config))
         if before != now:
             weights = self.path / "model.safetensors"
-            start = f", or start from its weights with model_options={{'weights': {str(weights)!r}}}"
+            start = f", and to start from its weights model_options={{'weights': {str(weights)!r}}}"
             raise EvenlyError(
-                f"{self.path} holds another run ({difference(before, now)}); choose another out or remove it"
-                + (start if weights.exists() else "")
+                f"{self.path} holds another run ({difference(before, now)}); "
+                f"give out={str(unused(self.path))!r}{start if weights.exists() else ''}"
             )
 
     def prepare(self) -> None:
@@ -187,7 +194,7 @@ def _identity(config: Config) -> dict[str, Any]:
 
 def difference(there: Mapping[str, Any], asked: Mapping[str, Any], part: str = "") -> str:
     """The first thing that differs, in the user's words: a setting before what only follows from it."""
-    for key in sorted(set(there) | set(asked), key=lambda key: (key.startswith("fingerprint"), key)):
+    for key in sorted(set(there) | set(asked), key=lambda key: (key.startswith(("fingerprint", "reference")), key)):
         then, now = there.get(key), asked.get(key)
         if then == now or (part == "data" and isinstance(then, list)):  # names of columns follow from the rows
             continue
@@ -195,6 +202,7 @@ def difference(there: Mapping[str, Any], asked: Mapping[str, Any], part: str = "
             return difference(then, now, part if part == "record" else key)
         if part == "fingerprints" or key == "fingerprint":
             return FINGERPRINTS[key if part == "fingerprints" else part]
-        name = part if key in ("name", "defaults") else f"record's {key}" if part == "record" else key
-        return f"its {name} {'are' if name.endswith('s') else 'is'} {then!r}, not {now!r}"
+        names = {"name": part, "defaults": part, "reference_epochs": "epochs", "compare": "data"}
+        name = f"record's {key}" if part == "record" else names.get(key, key)
+        return f"its {name} {'are' if name.endswith('s') else 'is'} {then!r:.80}, not {now!r:.80}"
     return "settings differ"
