@@ -15,6 +15,13 @@ def _checkpoint_after_every_epoch(monkeypatch):
     monkeypatch.setattr("evenly.engine.checkpoints.CHECKPOINT_SHARE", float("inf"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVENLY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def evenly(tmp_path, monkeypatch, capfd):
     """Run a command line in a folder of its own: (exit code, stdout, stderr)."""

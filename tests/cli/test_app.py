@@ -25,6 +25,7 @@ VERBS = [
     "methods",
     "datasets",
     "models",
+    "cache",
 ]
 
 

@@ -14,7 +14,7 @@ settings.load_profile("evenly")
 
 @pytest.fixture(autouse=True)
 def _own_cache_and_no_data(monkeypatch, tmp_path_factory, request):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user-cache")))
+    monkeypatch.setenv("EVENLY_CACHE", str(tmp_path_factory.mktemp("user-cache")))
     if Path(request.path).name != "test_real.py":
         monkeypatch.delenv("EVENLY_DATA", raising=False)
 

@@ -191,7 +191,7 @@ def test_images_resized_whole_and_cut_are_so_again(folder, tmp_path):
 
 
 def test_the_folder_that_is_read_is_left_as_it_was(folder, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("EVENLY_CACHE", str(tmp_path / "cache"))
     before = sorted(tmp_path.rglob("*"))
     read_examples(ImagePreprocessing((3, 6, 6)), folder, CLASSES)
     assert sorted(tmp_path.rglob("*")) == before

@@ -1,6 +1,12 @@
-"""evenly methods, evenly datasets and evenly models: what there is, one line each"""
+"""evenly methods, evenly datasets, evenly models and evenly cache: what there is, one line each"""
 
 from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated
+
+import typer
 
 from evenly.cli.arguments import Json
 
@@ -54,3 +60,30 @@ def models(as_json: Json = False) -> None:
             f"any model of {library} where it is installed; weights from a local file with --model-option weights=FILE"
         )
     show_list(rows, as_json)
+
+
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it; it is made again where needed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List or clear the decoded images kept for next time.
+
+    They lie in the user's cache folder, or in the folder that the environment variable EVENLY_CACHE names.
+
+    \b
+    Examples:
+      evenly cache
+      evenly cache --clear
+    """
+    from attrs import asdict
+
+    from evenly.data.images.cache import cache_folder, cached_arrays
+
+    arrays = cached_arrays(clear=clear)
+    if as_json:
+        print(json.dumps([asdict(each) for each in arrays], indent=2))
+        return
+    for each in arrays:
+        print(f"{each.size / 1e6:>9,.1f} MB  {datetime.fromtimestamp(each.written):%Y-%m-%d %H:%M}  {each.data}")
+    total = sum(each.size for each in arrays) / 1e6
+    print(f"{total:>9,.1f} MB  {'cleared from' if clear else 'in'} {cache_folder()}")

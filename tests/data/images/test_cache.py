@@ -14,7 +14,9 @@ import torch
 from PIL import Image
 
 from evenly.data.images import decoding
+from evenly.data.images.cache import cache_folder, cached_arrays
 from evenly.data.images.decoding import Reading, decode
+from evenly.errors import EvenlyWarning
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 FILES = ["0.png", "1.png"]
@@ -41,8 +43,13 @@ def decoded(monkeypatch):
     return seen
 
 
+def cache():
+    return Path(os.environ["EVENLY_CACHE"]) / "images"
+
+
 def cached(folder, suffix):
-    (path,) = (folder / ".evenly-cache").glob(f"*{suffix}")
+    """The file of this kind in the cache; there is one."""
+    (path,) = cache().glob(f"*{suffix}")
     return path
 
 
@@ -53,7 +60,8 @@ def test_files_are_decoded_once(tmp_path, decoded):
         decode(folder, FILES).pixels.zero_()  # does not reach the file
     assert len(decoded) == 2
     assert [name for name, _, _ in json.loads(cached(folder, ".json").read_text())["files"]] == FILES
-    assert {path.suffix for path in (folder / ".evenly-cache").iterdir()} == {".json", ".npy"}, "nothing is left over"
+    assert {path.suffix for path in cache().iterdir()} == {".json", ".npy"}, "nothing is left over"
+    assert sorted(path.name for path in folder.iterdir()) == FILES, "nor anything beside the images"
     decode(folder, FILES, Reading(size=2))
     assert len(decoded) == 4, "another size is another array"
     assert is_as_written(folder)
@@ -122,7 +130,7 @@ STALE = {
     "a manifest that is no JSON": lambda folder: cached(folder, ".json").write_bytes(b"\xff{"),
     "a bad file that is none": rewritten(bad=[[0, "no reason"]]),
     "a manifest of nonsense": rewritten(bad=7),
-    "a file in its place": lambda f: (shutil.rmtree(f / ".evenly-cache"), (f / ".evenly-cache").write_text("")),
+    "it was cleared": lambda folder: cached_arrays(clear=True),
 }
 
 
@@ -141,66 +149,40 @@ def test_a_cache_of_another_folder_or_of_files_since_put_back_is_noticed(tmp_pat
     """The last as left by two processes that wrote at once, before and after the files were changed and put back."""
     ours, theirs = written(tmp_path / "ours"), written(tmp_path / "theirs", 100)
     assert is_as_written(ours)
+    manifest, array = cached(ours, ".json"), cached(ours, ".npy")
     assert is_as_written(theirs)
-    shutil.rmtree(ours / ".evenly-cache")
-    shutil.copytree(theirs / ".evenly-cache", ours / ".evenly-cache")
+    for place in (manifest, array):
+        (other,) = (path for path in cache().glob(f"*{place.suffix}") if path != place)
+        shutil.copy(other, place)
     assert is_as_written(ours)
-    manifest, times, content = (
-        cached(ours, ".json").read_bytes(),
-        (ours / "1.png").stat(),
-        (ours / "1.png").read_bytes(),
-    )
+    before, times, content = manifest.read_bytes(), (ours / "1.png").stat(), (ours / "1.png").read_bytes()
     Image.fromarray(COLOURS + 77).save(ours / "1.png")
     assert is_as_written(ours)
-    cached(ours, ".json").write_bytes(manifest)
+    manifest.write_bytes(before)
     (ours / "1.png").write_bytes(content)
     os.utime(ours / "1.png", ns=(times.st_atime_ns, times.st_mtime_ns))
     assert is_as_written(ours)
 
 
-def test_a_folder_marked_read_only_is_left_as_it_is_also_by_root(tmp_path, decoded):
-    folder, user = written(tmp_path / "images"), Path(os.environ["XDG_CACHE_HOME"])
-    folder.chmod(0o555)
-    try:
-        (tmp_path / "alias").symlink_to(folder)
-        for path in (folder, folder, tmp_path / "alias"):
-            assert is_as_written(path)
-        assert len(decoded) == 2, "the user's own cache is used, for a folder by any path"
-        assert sorted(path.name for path in folder.iterdir()) == FILES
-        assert sorted(path.suffix for path in (user / "evenly" / "images").iterdir()) == [".json", ".npy"]
-        user.chmod(0o555)
-        shutil.rmtree(user / "evenly")
-        for times in (2, 3):
-            assert is_as_written(folder)
-            assert len(decoded) == 2 * times, "without a cache they are decoded every time"
-        folder.chmod(0o755)
-        decode(folder, FILES)
-        folder.chmod(0o555)
-        assert is_as_written(folder)
-        assert len(decoded) == 8, "a cache in a folder since marked read-only is read"
-    finally:
-        folder.chmod(0o755)
-        user.chmod(0o755)
+def test_a_folder_is_left_as_it_is_and_known_by_any_path(tmp_path, decoded):
+    folder = written(tmp_path / "images")
+    (tmp_path / "alias").symlink_to(folder)
+    for path in (folder, folder, tmp_path / "alias"):
+        assert is_as_written(path)
+    assert len(decoded) == 2
+    assert sorted(path.name for path in folder.iterdir()) == FILES
 
 
-def test_where_the_folder_cannot_be_written_the_users_cache_is_used(tmp_path, decoded, monkeypatch):
-    folders = [written(tmp_path / "a"), written(tmp_path / "b", 1)]
-    for folder in folders:
-        (folder / ".evenly-cache").write_text("in the way")
-    for folder in folders * 2:
-        assert is_as_written(folder)
-    assert len(decoded) == 4
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert is_as_written(folders[0])
-    assert len(decoded) == 6, "without a cache it decodes every time"
-
-
-def test_the_cache_is_not_written_through_a_link(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (written(tmp_path / "a") / ".evenly-cache").symlink_to(tmp_path / "elsewhere")
-    assert is_as_written(tmp_path / "a")
-    assert list((tmp_path / "elsewhere").iterdir()) == []
+@pytest.mark.parametrize("cause", ["read-only", "a file in its place"])
+def test_without_a_cache_images_are_decoded_every_time_and_a_line_says_so(tmp_path, decoded, monkeypatch, cause):
+    place = tmp_path / "cache"
+    monkeypatch.setenv("EVENLY_CACHE", str(place))
+    place.mkdir(mode=0o555) if cause == "read-only" else place.write_text("")
+    for times in (1, 2):
+        with pytest.warns(EvenlyWarning, match=r"cannot be kept in .*cache/images \(.*; free space, or .*EVENLY_CACHE"):
+            assert is_as_written(written(tmp_path / "images"))
+        assert len(decoded) == 2 * times
+    place.chmod(0o755)
 
 
 def test_a_full_disk_leaves_no_half_written_cache(tmp_path, monkeypatch):
@@ -209,17 +191,51 @@ def test_a_full_disk_leaves_no_half_written_cache(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np.lib.format, "write_array", full)
-    assert is_as_written(written(tmp_path))
-    assert list((tmp_path / ".evenly-cache").iterdir()) == []
+    with pytest.warns(EvenlyWarning, match="No space left on device"):
+        assert is_as_written(written(tmp_path))
+    assert list(cache().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("system", "variables", "place"),
+    [
+        ("linux", {}, "/home/me/.cache/evenly"),
+        ("linux", {"XDG_CACHE_HOME": "/fast"}, "/fast/evenly"),
+        ("darwin", {"XDG_CACHE_HOME": "/fast"}, "/home/me/Library/Caches/evenly"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/evenly/Cache"),
+        ("linux", {"XDG_CACHE_HOME": "/fast", "EVENLY_CACHE": "/mine"}, "/mine"),
+    ],
+)
+def test_where_it_lies(monkeypatch, system, variables, place):
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "EVENLY_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": "/home/me", **variables}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.platform", system)
+    assert cache_folder().as_posix() == place
+
+
+def test_it_can_be_listed_and_cleared(tmp_path):
+    assert cached_arrays() == []
+    folder = written(tmp_path / "images")
+    decode(folder, FILES)
+    (cache() / "damaged.json").write_text("[]")
+    (array,) = cached_arrays()
+    assert array.data == str(folder)
+    assert array.size == cached(folder, ".npy").stat().st_size + next(cache().glob("?" * 16 + ".json")).stat().st_size
+    assert abs(array.written - time.time()) < 60
+    assert cached_arrays(clear=True) == [array]
+    assert cached_arrays() == []
+    assert not cache().exists()
 
 
 def test_what_a_killed_process_left_is_swept_up_after_a_day(tmp_path):
-    (cache := written(tmp_path) / ".evenly-cache").mkdir()
+    cache().mkdir()
     for name, age in ((".old.partial", 90000), (".young.partial", 60)):
-        (cache / name).write_text("")
-        os.utime(cache / name, (time.time() - age,) * 2)
-    decode(tmp_path, FILES)
-    assert [path.name for path in cache.glob(".*")] == [".young.partial"]
+        (cache() / name).write_text("")
+        os.utime(cache() / name, (time.time() - age,) * 2)
+    decode(written(tmp_path), FILES)
+    assert [path.name for path in cache().glob(".*")] == [".young.partial"]
 
 
 def test_a_cache_of_headers_gives_way_to_one_of_pixels(tmp_path):
@@ -236,7 +252,7 @@ def _load_often(job):
     for turn in range(6):
         fine = fine and is_as_written(folder)
         if number == 0:
-            for path in (folder / ".evenly-cache").glob("*.npy" if turn % 2 else "*.json"):
+            for path in cache().glob("*.npy" if turn % 2 else "*.json"):
                 path.unlink(missing_ok=True)
     return fine
 
@@ -247,7 +263,7 @@ def test_several_processes_at_once_all_read_the_right_images(tmp_path):
     with multiprocessing.get_context("fork").Pool(3) as pool:
         right = pool.map_async(_load_often, [(folder, number) for number in range(3)], chunksize=1)
         assert right.get(timeout=60) == [True] * 3
-    assert not list((folder / ".evenly-cache").glob(".*.partial"))
+    assert not list(cache().glob(".*.partial"))
     assert is_as_written(folder)
 
 

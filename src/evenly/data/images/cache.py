@@ -2,21 +2,25 @@
 
 The cache is an .npy file, mapped into memory when it is read again, and a JSON manifest beside it with every file's
 name, size and modification time, how the files were decoded, and the array's checksum. If any of these differs, the
-files are decoded again. The cache lies in `.evenly-cache` in the images' own folder. If that cannot be written or is
-marked read-only, it lies in the user's cache folder; if that cannot be written either, there is none. Both files are
-written whole or not at all, the manifest last, so that several processes at once each read an array that fits their
-files, or decode them themselves.
+files are decoded again. The cache lies in the user's cache folder (`cache_folder`), never beside the images; if that
+cannot be written, there is none. Both files are written whole or not at all, the manifest last, so that several
+processes at once each read an array that fits their files, or decode them themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
+import logging
 import math
 import os
+import shutil
+import sys
 import tempfile
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,9 +28,15 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from attrs import frozen
 
-FOLDER = ".evenly-cache"
-VERSION = 3
+from evenly.errors import EvenlyWarning
+
+log = logging.getLogger("evenly")
+
+VERSION = 4
+MANY = 1000
+"""Images whose decoding takes long enough to say so."""
 GIB = 1 << 30
 DAY = 86400.0
 WRITE = 0o222  # the mode bits that let anybody write
@@ -60,20 +70,69 @@ def load_or_decode(
     """The array of these files: from the cache where it is theirs and whole, else made and put there.
 
     Args:
-        root: the folder that the names in `files` start from, and that the cache lies in.
+        root: the folder that the names in `files` start from.
         how: what else decides the array, as JSON; there is an array for each.
         make: decodes the files.
         memory: GiB that the array may take; a larger one is not read.
         repaired: whether file i, which could not be read, can be now; rights change without the file.
     """
-    manifest = {"version": VERSION, "how": dict(how), "files": [[file, *_stat(root / file)] for file in files]}
-    places = _places(root, how)
-    for place in places:
-        if (stored := _read(place, manifest, memory)) is not None and not any(map(repaired, stored.bad)):
-            return stored
+    folder = os.path.realpath(root)
+    stats = [[file, *_stat(root / file)] for file in files]
+    manifest = {"version": VERSION, "folder": folder, "how": dict(how), "files": stats}
+    name = hashlib.sha256(json.dumps([folder, dict(how)]).encode()).hexdigest()[:16]
+    place = cache_folder() / "images" / f"{name}.json"
+    if (stored := _read(place, manifest, memory)) is not None and not any(map(repaired, stored.bad)):
+        return stored
+    if len(files) >= MANY:
+        log.info("decoding %s images of %s", f"{len(files):,}", root)
     decoded = make()
-    _write(places, manifest, decoded)
+    try:
+        _write(place, manifest, decoded)
+    except OSError as error:
+        warnings.warn(
+            f"decoded images cannot be kept in {place.parent} ({error.strerror}) and are decoded anew each time; free "
+            "space, or name another folder in the environment variable EVENLY_CACHE",
+            EvenlyWarning,
+            stacklevel=2,
+        )
     return decoded
+
+
+def cache_folder() -> Path:
+    """The folder for what can be made again: `$EVENLY_CACHE`, or the system's own place for it."""
+    if own := os.environ.get("EVENLY_CACHE"):
+        return Path(own)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local").expanduser() / "evenly" / "Cache"
+    system = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    with contextlib.suppress(RuntimeError):
+        return Path(system).expanduser() / "evenly"
+    return Path(os.devnull)  # a user without a home keeps nothing
+
+
+@frozen
+class Cached:
+    """An array in the cache: the folder or archive it was decoded from, its bytes on disk, when it was written."""
+
+    data: str
+    size: int
+    written: float
+
+
+def cached_arrays(*, clear: bool = False) -> list[Cached]:
+    """What the cache holds, the newest first; cleared if asked."""
+    arrays = []
+    for manifest in (cache_folder() / "images").glob("*.json"):
+        files = [path for path in (manifest, manifest.with_suffix(".npy")) if path.exists()]
+        with contextlib.suppress(
+            OSError, ValueError, KeyError, TypeError
+        ):  # another process may be clearing it as well
+            content = json.loads(manifest.read_bytes())
+            data = str(Path(content["folder"], content["how"].get("zip", "")))
+            arrays.append(Cached(data, sum(path.stat().st_size for path in files), manifest.stat().st_mtime))
+    if clear:
+        shutil.rmtree(cache_folder() / "images", ignore_errors=True)
+    return sorted(arrays, key=lambda each: -each.written)
 
 
 def _stat(path: Path) -> tuple[int, int]:
@@ -82,22 +141,6 @@ def _stat(path: Path) -> tuple[int, int]:
     except OSError:
         return -1, -1
     return stat.st_size, stat.st_mtime_ns
-
-
-def _places(root: Path, how: Mapping[str, Any]) -> list[Path]:
-    """The manifests that may hold this array, the best place first."""
-
-    def name(*key: Any) -> str:
-        return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16] + ".json"
-
-    places = []
-    if not (root / FOLDER).is_symlink():  # which could lead out of the folder
-        places.append(root / FOLDER / name(dict(how)))
-    with contextlib.suppress(RuntimeError):  # a user without a home
-        shared = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-        user = Path(shared) if shared else Path.home() / ".cache"
-        places.append(user / "evenly" / "images" / name(os.path.realpath(root), dict(how)))
-    return places
 
 
 def _read(place: Path, manifest: Mapping[str, Any], memory: float) -> DecodedFiles | None:
@@ -127,27 +170,23 @@ def _checksum(shape: Any, bad: Any) -> int:
     return zlib.crc32(json.dumps([shape, bad]).encode())
 
 
-def _write(places: Sequence[Path], manifest: Mapping[str, Any], decoded: DecodedFiles) -> None:
-    """Write the array and then its manifest in the first place that takes them; without one nothing is cached."""
+def _write(place: Path, manifest: Mapping[str, Any], decoded: DecodedFiles) -> None:
+    """Write the array and then its manifest."""
     array, shape, bad = decoded.array, list(decoded.shape), [list(item) for item in decoded.bad.items()]
     crc32 = None if array is None else zlib.crc32(array.data)
     content = {**manifest, "shape": shape, "bad": bad, "checksum": _checksum(shape, bad), "crc32": crc32}
-    for place in places:
-        try:
-            if not next(above for above in place.parents if above.exists()).stat().st_mode & WRITE:
-                continue  # root could write there all the same
-            place.parent.mkdir(parents=True, exist_ok=True)
-            for left in place.parent.glob(".*.partial"):  # by a process that was killed
-                if time.time() - left.stat().st_mtime > DAY:
-                    left.unlink()
-            if array is not None:
-                with whole_file(place.with_suffix(".npy")) as file:
-                    np.lib.format.write_array(file, array, allow_pickle=False)
-            with whole_file(place) as file:
-                file.write(json.dumps(content).encode())
-        except OSError:
-            continue
-        return
+    if not next(above for above in place.parents if above.exists()).stat().st_mode & WRITE:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))  # root could write there all the same
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for left in place.parent.glob(".*.partial"):  # by a process that was killed
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > DAY:
+                left.unlink()
+    if array is not None:
+        with whole_file(place.with_suffix(".npy")) as file:
+            np.lib.format.write_array(file, array, allow_pickle=False)
+    with whole_file(place) as file:
+        file.write(json.dumps(content).encode())
 
 
 @contextlib.contextmanager

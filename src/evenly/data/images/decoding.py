@@ -156,7 +156,7 @@ def decode(root: Path, files: Sequence[str], reading: Reading = DEFAULT, *, cach
     """Decode image files to one shape.
 
     Args:
-        root: the folder that the names in `files` start from, and that the cache lies in.
+        root: the folder that the names in `files` start from.
         cache: store the array on disk for the next time.
     """
     size, channels = reading.size, reading.channels
