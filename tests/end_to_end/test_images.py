@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import evenly as package
+from evenly.experiment.training import data_of
 from evenly.runs.arms import Arm
 
 DATA = os.environ.get("EVENLY_DATA")
@@ -34,6 +35,39 @@ def pictures(tmp_path):
             pixels[3:7, start : start + 4, colour] += 180
             Image.fromarray(pixels).save(folder / name / f"{number}.png")
     return folder
+
+
+def test_on_a_cpu_large_images_are_made_small_and_the_network_fits_them(evenly, done, pictures, tmp_path):
+    for path in pictures.rglob("*.png"):
+        Image.open(path).resize((90, 75)).save(path)
+    code, _, err = evenly("train", pictures, "--device", "cpu", "--epochs", "1", "--out", "run")
+    assert code == 0
+    assert max(map(len, err.splitlines())) <= 80
+    lines = [line.strip() for line in err.splitlines()]
+    assert lines[:2] == [
+        "images are brought to 64 x 64 for the CPU",
+        "for others: -d size=224, and --model resnet18 for a larger network",
+    ]
+    assert lines[2:6] == [
+        "pictures: 36 training, 12 validation, 12 test examples",
+        "3 x 64 x 64 each, 2 classes",
+        "convnet_3 (111,170 weights), erm with sgd",
+        "1 epoch, batches of 100, on the CPU, 1 thread",
+    ]
+    assert lines[6].startswith("epoch 1 of 1, loss ")
+    run = package.load("run")
+    assert data_of(run).train.example_shape == (3, 64, 64)
+    assert evenly("train", pictures, "--device", "cpu", "--epochs", "1", "--out", "run")[2].endswith("is finished\n")
+    done(f"train {pictures} -d size=20 --device cpu --epochs 1 --out small")
+    done(f"train {pictures} --model convnet --device cpu --epochs 1 --out own")
+    assert [package.load(name).plan.data.options for name in ("run", "small", "own")] == [
+        {"size": 64},
+        {"size": 20},
+        {},
+    ]
+    Image.new("RGB", (9, 9)).save(pictures / "left" / "odd.png")
+    error = evenly("train", pictures, "--model", "convnet", "--device", "cpu")[2]
+    assert error.endswith("9 x 9; bring all to one size with e.g. -d size=64\n")
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

@@ -276,10 +276,17 @@ def test_no_evaluations_on_validation(fit, net, problem):
         fit(evaluate_every=None, select="average")(net, data)
 
 
-def test_progress_is_told_up_to_the_end(net, problem, fit):
+def test_progress_is_told_up_to_the_end_and_within_slow_epochs(net, problem, fit, monkeypatch):
     shares = []
     fit(epochs=4, progress=lambda share, note: note and shares.append(share))(net, problem())
     assert shares == [0.25, 0.5, 0.75, 1.0]
+    monkeypatch.setattr("evenly.engine.loop.REPORT_SECONDS", -1.0)
+    steps = []
+    fit(epochs=1, batch_size=4, progress=lambda share, note: steps.append((share, note)))(net, problem())
+    assert [note for _, note in steps[:-1]] == [""] * (len(steps) - 1)
+    assert steps[0][0] == 0
+    assert [share for share, _ in steps] == sorted(share for share, _ in steps)
+    assert 0 < steps[1][0] < 1
 
 
 def test_settings_are_replaced_for_one_fit_only(fit, net, problem):

@@ -193,7 +193,9 @@ def test_the_data_of_a_plan(data, arrays, tmp_path):
     (tmp_path / "own.csv").write_text("a,label\n" + "1,x\n2,y\n" * 10)
     file = Source(tmp_path / "own.csv", {})
     assert file.spec(file.data(0)) == DataSpec("own", place=str(tmp_path / "own.csv"), kind="file")
-    assert Source(arrays(), {}).data(0).fingerprint() == Source(arrays(), {}).fingerprint
+    assert named.fingerprint(named.data(0), 0) is None
+    for own in (file, Source(arrays(), {})):
+        assert own.fingerprint(own.data(3), 3) == own.fingerprint(own.data(0), 0) == own.data(0).fingerprint()
     with pytest.raises(EvenlyError, match="there is no data; give a Data, a name"):
         Source(None, {}).data(0)
 

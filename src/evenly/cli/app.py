@@ -7,6 +7,7 @@ import logging
 import re
 import shlex
 import sys
+import textwrap
 import traceback
 import warnings
 from collections.abc import Callable
@@ -87,7 +88,8 @@ class _Lines(logging.Handler):
     """What is reported on the way, on stderr as it is now: a bar there moves aside for it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(record.getMessage(), file=sys.stderr)
+        for line in record.getMessage().splitlines():
+            print(textwrap.fill(line, 80, subsequent_indent="    ", break_long_words=False), file=sys.stderr)
 
 
 def _in_one_line(otherwise: Callable[..., None]) -> Callable[..., None]:
@@ -142,7 +144,7 @@ def _data_options() -> set[str]:
     from evenly.data.tables import TableOptions
     from evenly.settings import options_of
 
-    readers = [settings_of(TableOptions), options_of(images.image_folder, leave_out=("seed",))]
+    readers = [settings_of(TableOptions), options_of(images.image_folder, leave_out=("seed", "largest"))]
     return {name for known in (*map(dataset_options, DATASETS), *readers) for name in known}
 
 

@@ -46,8 +46,12 @@ DATASETS: dict[str, Callable[..., Data]] = {
 }
 
 
-def load(source: str | Path, seed: int = 0, **options: Any) -> Data:
-    """A data set by its name in `DATASETS`, from an `.npz` or `.csv` file, or from a folder of images."""
+def load(source: str | Path, seed: int = 0, *, largest: int | None = None, **options: Any) -> Data:
+    """A data set by its name in `DATASETS`, from an `.npz` or `.csv` file, or from a folder of images.
+
+    Args:
+        largest: of a folder of images, the side that larger ones are brought to where the options have no size.
+    """
     name = str(source)
     if name.endswith(".npz"):
         if options:
@@ -61,8 +65,9 @@ def load(source: str | Path, seed: int = 0, **options: Any) -> Data:
         if metadata is not None and not any(called(name, read_header(metadata)) for name in FILE_COLUMNS):
             path = metadata  # a table of texts or numbers, not a list of images
         if path.is_dir():
-            known = options_of(images.image_folder, leave_out=("seed",))
-            return images.image_folder(path, **checked("option of a folder of images", options, known), seed=seed)
+            known = options_of(images.image_folder, leave_out=("seed", "largest"))
+            values = checked("option of a folder of images", options, known)
+            return images.image_folder(path, **values, seed=seed, largest=largest)
         return table(path, seed, **checked("option of a table", options, settings_of(TableOptions)))
     if name not in DATASETS:
         path = Path(source)

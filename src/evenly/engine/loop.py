@@ -203,7 +203,7 @@ class Loop:
         stage = "" if self.stage == "final" else f"{self.stage}: "
         total = f" of {self.settings.epochs}" if self.fit.budget is None else ""
         measured = row.get("validation", {})
-        parts = {"validation": measured.get("accuracy"), "worst group": measured.get("worst_group")}
+        parts = {"validation": measured.get("accuracy"), "worst": measured.get("worst_group")}
         shares = "".join(f", {name} {value:.1%}" for name, value in parts.items() if value is not None)
         return f"{stage}epoch {self.epoch}{total}, loss {row['train_loss']:.3f}{shares}"
 

@@ -21,7 +21,7 @@ class Progress:
         pause: seconds between two lines in the log, at least.
     """
 
-    def __init__(self, label: str, show: bool = True, pause: float = 1.0) -> None:
+    def __init__(self, label: str = "", show: bool = True, pause: float = 1.0) -> None:
         self._bar: Any = None
         self._lines, self._pause = show and not sys.stderr.isatty(), pause
         self._begin(0.0)
@@ -32,8 +32,8 @@ class Progress:
             from rich.table import Column
 
             self._bar = Bar(
-                TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-                BarColumn(bar_width=16),
+                *([TextColumn("{task.description}", table_column=Column(no_wrap=True))] if label else []),
+                BarColumn(bar_width=16 if label else 8),
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
                 console=Console(stderr=True),
@@ -63,7 +63,7 @@ class Progress:
             self._begin(share)
         self._share, seconds = share, time.perf_counter() - self._started
         left = "" if share in (self._from, 1.0) else duration(seconds * (1 - share) / (share - self._from))
-        if note and (share == 1.0 or seconds - self._written >= self._pause):
+        if note and share > self._from and (share == 1.0 or seconds - self._written >= self._pause):
             self._written, self._estimated = seconds, True
             log.info("  %s%s", note, f", {left} left" if left else "")
         elif left and not self._estimated and seconds >= FIRST:

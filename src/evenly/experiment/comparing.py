@@ -16,9 +16,9 @@ from typing import Any
 from attrs import evolve, frozen
 
 from evenly.data import Data
-from evenly.engine.progress import Progress
+from evenly.engine.progress import Progress, log
 from evenly.errors import EvenlyError, unknown
-from evenly.experiment.execute import Show, check_method, device_named, execute, prepare
+from evenly.experiment.execute import Show, check_method, device_named, execute, largest_images, prepare
 from evenly.experiment.request import (
     SETTINGS,
     Request,
@@ -39,6 +39,7 @@ from evenly.methods import find
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.parallel.seeds import run_seeds
 from evenly.randomness import on_threads
+from evenly.report.run_words import start_words
 from evenly.runs.arms import Arm
 from evenly.runs.comparison import Comparison, ComparisonPlan, read_rows
 from evenly.runs.folder import FORMAT, difference
@@ -97,7 +98,8 @@ def compare(
 
         raise EvenlyError(new_order("compare", data, misplaced))
     arguments, execution = split_arguments(settings)
-    place, values = source(data, data_options, arguments)
+    largest = largest_images(model or (sweep or {}).get("model"), execution)
+    place, values = source(data, data_options, arguments, largest)
     for name, kind, value in (
         ("methods", str | Sequence[str], methods),
         ("optimizers", str | Sequence[str], optimizers),
@@ -127,6 +129,12 @@ def compare(
     job = SeedJob(place, tuple(each.without_unused_groups() for each in arms), execution, folder)
     device = device_named(execution.device)
     made = contextlib.nullcontext() if folder is None else _made(folder, config)
+    plan = arms[0].plan
+    names = ", ".join(f"{method} with {optimizer}" for method, optimizer in asked.pairs)
+    log.info(
+        "\n".join(start_words(plan, first, f"{plan.model.name}: {names}", device.type, plan.settings.threads or 1))
+    )
+    log.info("  each %swith seeds %s", "and its control " * controls, ", ".join(map(str, asked.seeds)))
     with made, Progress(f"comparing on {first.name}", pause=10.0) as bar:
         done = run_seeds(job, asked.seeds, execution, device, bar, folder is not None)
     pairs = [pair for seed in asked.seeds for pair in done[seed]]
@@ -134,8 +142,8 @@ def compare(
     runs = {(row.arm, row.seed): run for row, run in pairs}
     present = {(row.arm, row.seed) for row in rows}
     others = tuple(row for row in earlier if (row.arm, row.seed) not in present)
-    plan = asked.comparison_plan(arms, rows, first)
-    table = Comparison(rows[0].result.data.name, plan, rows, summarise(rows, runs), others, runs, folder)
+    ran = asked.comparison_plan(arms, rows, first)
+    table = Comparison(rows[0].result.data.name, ran, rows, summarise(rows, runs), others, runs, folder)
     if folder is not None:
         from evenly.report import write_report
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from evenly.data import Data, Split, Texts
 from evenly.data.examples import preprocessing_of
+from evenly.data.images.parts import SMALL_SIDE
 from evenly.diagnose.recording import Recorder
 from evenly.engine import Fit, Trained, measure
 from evenly.engine.accuracy import intervals, usage
@@ -70,20 +71,21 @@ def execute(prepared: Prepared, out: Path | None, execution: Execution, progress
     if folder is not None:
         config = folder.config
         if folder.finished:
+            log.info("read from %s, where this run is finished", folder.path)
             return _completed(folder, load(folder.path, prepared.fresh() if config.network.own else None))
     device = device_named(execution.device)
-    label = f"{data.name}: {plan.method.name}, {plan.optimizer.name}"
     with (
         isolated(derive(plan.seed, "train")),
         on_threads(config.threads),
-        Progress(label, show=progress is None) as bar,
+        Progress(show=progress is None) as bar,
         memory_explained(plan.settings.batch_size),
     ):
         fit = _fit(plan, prepared, folder, device, execution, progress or bar)
         check_method(plan, data)
         if progress is None:
-            for line in start_words(config, data, prepared.weights, device.type):
-                log.info(line)
+            network = f"{config.network.name} ({prepared.weights:,} weights)"
+            what = f"{network}, {plan.method.name} with {plan.optimizer.name}"
+            log.info("\n".join(start_words(plan, data, what, device.type, config.threads)))
         trained, inferred = _trained(plan, prepared, fit)
         outputs = _outputs(trained, data, plan)
         results = _results(plan, prepared, trained, outputs, inferred)
@@ -134,6 +136,11 @@ def device_named(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise EvenlyError(f"device {name!r} cannot be used ({str(error).splitlines()[0]}); use cpu or auto") from None
     return device
+
+
+def largest_images(model: Any, execution: Execution) -> int | None:
+    """The side that larger images are brought to on a CPU, where also the network is left open: a small one then."""
+    return SMALL_SIDE if model is None and device_named(execution.device).type == "cpu" else None
 
 
 def _fit(

@@ -31,6 +31,7 @@ from evenly.runs.plan import DataSpec, MethodSpec, Model, ModelSpec, OptimizerSp
 from evenly.settings import Execution, Option, Recording, Settings, above, at_least, checked, settings_of
 from evenly.values import name_of, plain
 
+log = logging.getLogger("evenly")
 MODEL_OPTIONS = {
     "model": Option("model", Any),
     "model_options": Option("model_options", Mapping[str, Any], default={}),
@@ -47,10 +48,14 @@ MANY, FEW_EACH = 20, 10
 
 @frozen
 class Source:
-    """The data of a request: a `Data`, a name, a file, a folder of images, or a function of the seed."""
+    """The data of a request: a `Data`, a name, a file, a folder of images, or a function of the seed.
+
+    `largest` is the side that images in a folder are brought to where they are larger and no size was asked for.
+    """
 
     given: Any
     options: Mapping[str, Any]
+    largest: int | None = None
 
     def data(self, seed: int) -> Data:
         """The data of a seed."""
@@ -58,7 +63,7 @@ class Source:
             data: Data = self.given(seed)
             return data
         if isinstance(self.given, str | Path):
-            return load_data(self.given, seed=seed, **self.options)
+            return load_data(self.given, seed=seed, largest=self.largest, **self.options)
         if self.given is None:
             raise EvenlyError("there is no data; give a Data, a name from `evenly datasets`, or an .npz or .csv file")
         if isinstance(self.given, tuple | list) and len(self.given) in (2, 3):
@@ -73,6 +78,10 @@ class Source:
             defaults = dataset_options(str(self.given)) if named else {}
             place = None if named else str(Path(self.given).resolve())
             options = plain({**defaults, **self.options})
+            if self.largest is not None and data.options.get("size") == self.largest and "size" not in options:
+                options["size"] = self.largest
+                log.info("images are brought to %d x %d for the CPU", self.largest, self.largest)
+                log.info("  for others: -d size=224, and --model resnet18 for a larger network")
             return DataSpec(data.name, options, place, kind="named" if named else "file")
         return DataSpec(data.name, fingerprint=None if self._is_function else data.fingerprint())
 
@@ -87,7 +96,9 @@ class Source:
         return callable(self.given) and not isinstance(self.given, Data)
 
 
-def source(data: Any, options: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> tuple[Source, dict[str, Any]]:
+def source(
+    data: Any, options: Mapping[str, Any] | None, settings: Mapping[str, Any], largest: int | None = None
+) -> tuple[Source, dict[str, Any]]:
     """The data asked for, and the settings without `groups` where that names columns of the data's table."""
     if not isinstance(options, Mapping | None) or "seed" in (options or {}):
         raise EvenlyError(
@@ -96,7 +107,7 @@ def source(data: Any, options: Mapping[str, Any] | None, settings: Mapping[str, 
     settings, options = dict(settings), dict(options or {})
     columns = settings.get("groups", "given")
     if not isinstance(data, str | Path) or columns in ("given", "infer"):
-        return Source(data, options), settings
+        return Source(data, options, largest), settings
     table = f"groups {columns!r} names columns of a table"
     if str(data).endswith(".npz"):
         raise EvenlyError(f"{table} and {data} holds arrays; save an array groups in it, or give groups='infer'")
@@ -104,7 +115,7 @@ def source(data: Any, options: Mapping[str, Any] | None, settings: Mapping[str, 
         raise EvenlyError(f"{table}, which {data} is not; leave groups out, or give groups='infer'")
     if options.get("groups", columns) != columns:
         raise EvenlyError(f"groups are {columns!r} and, of the data, {options['groups']!r}; name the columns once")
-    return Source(data, options | {"groups": settings.pop("groups")}), settings
+    return Source(data, options | {"groups": settings.pop("groups")}, largest), settings
 
 
 def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Execution]:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from evenly.data import Data
 from evenly.data import load as load_data
 from evenly.errors import EvenlyError
-from evenly.experiment.execute import execute, prepare
+from evenly.experiment.execute import execute, largest_images, prepare
 from evenly.experiment.request import (
     BUDGET,
     SEED,
@@ -77,7 +77,7 @@ def train(
         raise EvenlyError(new_order("train", data, misplaced))
     seed = SEED.checked(seed)
     arguments, execution = split_arguments(settings)
-    place, values = source(data, data_options, arguments)
+    place, values = source(data, data_options, arguments, largest_images(model, execution))
     with isolated(derive(seed, "train")), on_threads(1):
         loaded = place.data(seed)
         report_notes(loaded)

@@ -39,7 +39,8 @@ def run_seeds(
 
     def show_seed(seed: int, share: float, note: str) -> None:
         shares[seed] = share
-        show(sum(shares.values()) / len(seeds), note)
+        total = sum(shares.values()) / len(seeds)
+        show(total, f"{total:.0%} done, {note}")
 
     runs = [partial(job, seed, partial(show_seed, seed)) for seed in seeds]
     results = side_by_side(runs, device, execution.together if device.type == "cuda" else 1)

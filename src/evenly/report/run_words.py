@@ -8,7 +8,7 @@ from evenly.data import Data
 from evenly.engine.progress import duration
 from evenly.report.formats import bounds, counted, listed, percent, sentence, times
 from evenly.report.names import RULES, group_name, run_label
-from evenly.runs.folder import Config
+from evenly.runs.plan import Plan
 from evenly.runs.results import SHOWN, DataSummary, InferredGroups, Measured, RunResult
 
 SAME_COST = 0.05
@@ -39,19 +39,23 @@ def run_sentences(result: RunResult) -> list[str]:
     return sentences
 
 
-def start_words(config: Config, data: Data, weights: int, device: str) -> list[str]:
-    """What is about to be trained on what, in a few lines."""
-    plan, summary, shape = config.plan, DataSummary.of(data), config.network.input_shape
+def start_words(plan: Plan, data: Data, what: str, device: str, threads: int) -> list[str]:
+    """What is about to be trained on what, in a few lines.
+
+    Args:
+        what: the model and what trains it.
+    """
+    summary, shape, settings = DataSummary.of(data), data.train.example_shape, plan.settings
     sizes = listed(f"{size:,} {SHOWN[name]}" for name, size in summary.sizes.items())
-    of = f" of {' x '.join(map(str, shape))}{' numbers' * (len(shape) == 1)}" if shape else ""
+    each = f"{' x '.join(map(str, shape))}{' numbers' * (len(shape) == 1)} each" if shape else "texts"
     groups = f", {counted(summary.groups, 'group')}" if summary.groups else ""
-    settings = plan.settings
     length = counted(settings.epochs, "epoch") if plan.budget is None else f"{plan.budget:,.0f} example-gradients"
     batches = "whole batches" if settings.batch_size is None else f"batches of {settings.batch_size:,}"
-    place = "on a GPU" if device == "cuda" else f"on the CPU, {counted(config.threads, 'thread')}"
+    place = "on a GPU" if device == "cuda" else f"on the CPU, {counted(threads, 'thread')}"
     return [
-        f"{data.name}: {sizes} examples{of}, {data.classes} classes{groups}",
-        f"  {config.network.name} ({counted(weights, 'weight')}), {plan.method.name} with {plan.optimizer.name}",
+        f"{data.name}: {sizes} examples",
+        f"  {each}, {data.classes} classes{groups}",
+        f"  {what}",
         f"  {length}, {batches}, {place}",
     ]
 

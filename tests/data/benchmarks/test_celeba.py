@@ -203,7 +203,7 @@ DAMAGED = [
     (lambda f: (f / ZIP).write_bytes(b"no"), "cannot be read as a zip archive"),
     (seventh(None), rf"{BAD} \(no such file\); get it again"),
     (seventh(b"GIF89a"), BAD),
-    (seventh(SMALL), r"differ in size: 000001.jpg is \(12, 9\), 000007.jpg \(5, 4\); give size"),
+    (seventh(SMALL), r"differ in size: 000001.jpg is \(12, 9\), 000007.jpg \(5, 4\); bring all to one size"),
     (lambda f: (f / "attribute_names.json").write_text("3"), UNREADABLE),
     (lambda f: (f / "attribute_names.json").write_text(json.dumps([*NAMES, *"abcd"])), "8 bits for 9 names"),
     (lambda f: np.save(f / "attributes.npy", np.zeros((200, 1))), UNREADABLE),

@@ -133,7 +133,10 @@ REFUSED = [
     ),
     ((*TRAIN, "test/a/4", "masks/a/4"), r"folders of splits \(test, train\) and beside them 'masks'; move"),
     (("a/9",), "one class only"),
-    ((*BOTH, "b/odd.png"), "differ in size: a/00.png is 4 x 3, b/odd.png 9 x 8; give size="),
+    (
+        (*BOTH, "b/odd.png"),
+        "differ in size: a/00.png is 4 x 3, b/odd.png 9 x 8; bring all to one size with e.g. size=64",
+    ),
     ((*TRAIN, "val/a/2", "valid/a/2"), r"has 2 validation folders \(val, valid\); keep one"),
 ]
 

@@ -211,7 +211,7 @@ def _decode_zipped(path: Path, files: Sequence[str], size: Size) -> DecodedFiles
     if strange := next((i for i, image in enumerate(arrays) if image.shape != arrays[0].shape), None):
         raise EvenlyError(
             f"images in {path} differ in size: {files[0]} is {arrays[0].shape[1:]}, {files[strange]} "
-            f"{arrays[strange].shape[1:]}; give size=..., the side to bring them all to"
+            f"{arrays[strange].shape[1:]}; bring all to one size with e.g. size=64"
         )
     array = np.stack(arrays)
     return DecodedFiles(array.shape, array)
@@ -232,7 +232,7 @@ def _decode_all(root: Path, files: Sequence[str], reading: Reading) -> DecodedFi
             if header[:2] != (width, height):
                 raise EvenlyError(
                     f"images in {root} differ in size: {files[first]} is {width} x {height}, "
-                    f"{files[i]} {header[0]} x {header[1]}; give size=..., the side to bring them all to"
+                    f"{files[i]} {header[0]} x {header[1]}; bring all to one size with e.g. size=64"
                 )
     shape = (channels, height, width)
     if len(good) * math.prod(shape) > reading.memory * GIB:
@@ -316,6 +316,13 @@ def _header(path: Path) -> Header:
         if image.mode == "F":
             raise ValueError("its pixels are floats, whose range is not known")
         return (height, width, image.mode in GRAY) if turned else (width, height, image.mode in GRAY)
+
+
+def largest_side(path: Path) -> int:
+    """The larger side of an image in pixels; 0 where it cannot be read."""
+    with _watching():
+        header = _attempt(lambda: _header(path))
+    return 0 if isinstance(header, str) else max(header[:2])
 
 
 def _orientation(image: Picture) -> int:

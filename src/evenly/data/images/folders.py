@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenly.data.images.decoding import MEMORY, SUFFIXES, Reading
+from evenly.data.images.decoding import MEMORY, SUFFIXES, Reading, largest_side
 from evenly.data.images.listing import Listing, assembled, inside
 from evenly.data.images.metadata import read_metadata
 from evenly.data.images.parts import ImageData
@@ -24,6 +24,7 @@ def image_folder(
     memory: float = MEMORY,
     skip_bad: bool = False,
     seed: int = 0,
+    largest: int | None = None,
 ) -> ImageData:
     """The user's own images, uint8 (N, C, H, W), from a folder per class or a folder with a metadata.csv.
 
@@ -43,12 +44,15 @@ def image_folder(
             (then only their headers are checked in advance).
         skip_bad: leave out images that cannot be read, or have more pixels than Pillow's limit; `about` says how
             many. Otherwise they are refused.
+        largest: without a size, bring images whose first is larger than this to `largest` x `largest`.
     """
     root = Path(os.path.realpath(path))
     if not root.is_dir():
         raise EvenlyError(f"there is no folder {str(path)!r}; give a folder of images, one folder per class")
     metadata = metadata_in(root)
     listing = _class_folders(root) if metadata is None else read_metadata(root, metadata)
+    if size is None and largest is not None and largest_side(root / listing.files[0]) > largest:
+        size = largest
     return assembled(
         listing,
         name=root.name,
