@@ -248,7 +248,7 @@ class Settings(Value):
     threads: int | None = setting(
         None,
         at_least(1),
-        help="threads of the processor; auto is 1, and for one run of a network of a million weights up to 4",
+        help="threads to compute on; auto is 1, or up to 4 where one network of a million weights is trained",
         none="auto",
     )
     groups: Literal["given", "infer"] = setting(
@@ -283,7 +283,7 @@ class Execution:
     workers: int = setting(0, at_least(0), help="processes that read data from disk; results do not depend on it")
     capture: bool = setting(
         True,
-        help="on a GPU, the training step is recorded once and replayed, which is faster; results agree up to rounding",
+        help="compute every step on a GPU anew instead of replaying a recorded one: slower, equal up to rounding",
     )
     jobs: int = setting(1, at_least(1), help="processes that share the runs; results do not depend on it")
     together: int = setting(3, at_least(1), help="seeds trained side by side on one GPU")

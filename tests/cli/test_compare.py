@@ -18,6 +18,7 @@ QUICK = "--epochs 2 --batch-size 8"
         ("--optimizers sgdm", "did you mean 'sgd'"),
         ("-o useful.factr=3", "did you mean 'factor'"),
         ("-o usefull.factor=3", "did you mean 'useful'"),
+        ("-o pde.every=2", "pde has options and is not compared; add it to methods, or leave them out"),
         ("--seeds 4,1,1", r"a seed stands twice in \[4, 1, 1\]"),
         ("--jobs 0", "--jobs must be at least 1, got 0"),
         ("--sweep batch_size=", "sweep of batch_size has no values"),

@@ -60,6 +60,7 @@ def test_predict_refuses_in_a_line_and_writes_nothing(run, refused, snapshot, tm
         ("run nowhere.csv", "there is no file or folder 'nowhere.csv'; give a csv file"),
         ("run new.csv", "age"),
         ("nowhere new.csv", "nowhere holds no run of evenly"),
+        ("new.csv run", "run is the run and new.csv the data; write evenly predict run new.csv$"),
         ("run known.csv --out known.csv", "known.csv is the data itself; give another file as --out"),
     ):
         refused(f"predict {command}", message)
@@ -71,6 +72,7 @@ def test_export_writes_weights_or_a_whole_network(run, done, refused, tmp_path):
     weights = load_file(tmp_path / "run.safetensors")
     assert all(torch.equal(weights[name], value) for name, value in run.model.state_dict().items())
     refused("export nowhere --to onnx", "nowhere holds no run of evenly")
+    refused("export run --to onnx --out x.safetensors", "would be onnx; give --to safetensors$")
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'evenly[onnx]'")
     assert done("export run --to onnx --out deep/model.onnx") == "deep/model.onnx\n"
     session = onnxruntime.InferenceSession(tmp_path / "deep/model.onnx")

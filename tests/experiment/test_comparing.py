@@ -239,7 +239,7 @@ WRONG = {
     "method": ({"methods": ["usefull"]}, "did you mean 'useful'"),
     "optimizer": ({"optimizers": ["sgdd"]}, "did you mean 'sgd'"),
     "optimizer of one arm": ({"methods": ["erm+sbm"]}, "did you mean 'sam'"),
-    "option": ({"options": {"pde": {"warmup": 3}}}, "did you mean 'warmup_epochs'"),
+    "option": ({"methods": ["pde"], "options": {"pde": {"warmup": 3}}}, "did you mean 'warmup_epochs'"),
     "method of an option": ({"options": {"pdee": {}}}, "did you mean 'pde'"),
     "setting": ({"learning_rate": 3}, "no setting is called 'learning_rate'"),
     "no seed": ({"seeds": 0}, "seeds must be at least 1, got 0"),

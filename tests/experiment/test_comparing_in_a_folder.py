@@ -136,7 +136,7 @@ def test_an_interrupted_comparison_goes_on(draw, tmp_path, monkeypatch, steps, l
         {"model": linear},
         {"data": "patches"},
         {"data": "another"},
-        {"options": {"pde": {"every": 2}}},
+        {"options": {"erm": {"lr": 0.2}}},
         {"data_options": {"n": 4}},
         {"schedule": lambda progress: 1 - progress},
     ],

@@ -228,7 +228,7 @@ def test_another_plan_is_refused_and_nothing_is_touched(arrays, tmp_path, other)
     before = stamps(tmp_path / "run")
     if other == {"data": "another"}:
         other = {"data": Data(train=pictures[1])}
-    with pytest.raises(EvenlyError, match=r"holds another run \(its .*start from its weights with model_options="):
+    with pytest.raises(EvenlyError, match=r"holds another run \(its .*start from its weights model_options="):
         train(**asked | other, out=tmp_path / "run")
     assert stamps(tmp_path / "run") == before
 

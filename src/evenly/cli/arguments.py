@@ -100,7 +100,9 @@ def _annotation(option: Option) -> Any:
     flag = f"--{option.name.replace('_', '-')}"
     if isinstance(option.default, bool):
         flag = f"--no-{flag.removeprefix('--')}" if option.default else flag
-        return Annotated[bool, typer.Option(flag, help=f"Turn off: {option.help}." if option.default else text)]
+        return Annotated[
+            bool, typer.Option(flag, help=f"{option.help[:1].upper()}{option.help[1:]}." if option.default else text)
+        ]
     kinds = {option.kind, *typing.get_args(option.kind)}
     metavar = "INTEGER" if int in kinds else "NUMBER" if float in kinds else "NAME"
     metavar = "NUMBER,NUMBER" if Sequence[float] in kinds else metavar

@@ -44,6 +44,8 @@ def predict(
     from evenly.report.console import show_predictions
     from evenly.runs.run import load
 
+    if (Path(data) / "config.json").is_file() and not (run / "config.json").is_file():
+        raise EvenlyError(f"{data} is the run and {run} the data; write evenly predict {data} {run}")
     if Path(data).resolve() == out.resolve():
         raise EvenlyError(f"{out} is the data itself; give another file as --out")
     _refuse_inside(run, out)
@@ -87,6 +89,8 @@ def export(
     from evenly.runs.run import load
 
     path = out or Path(f"{run.resolve().name}.{to}")
+    if path.suffix in (".safetensors", ".onnx") and path.suffix != f".{to}":
+        raise EvenlyError(f"{path} is named as {path.suffix[1:]} and would be {to}; give --to {path.suffix[1:]}")
     _refuse_inside(run, path)
     if path.exists() and (path.is_dir() or path.suffix not in (".safetensors", ".onnx")):
         raise EvenlyError(f"{path} exists and is no file of a model; give another file as --out")

@@ -215,6 +215,10 @@ class Asked:
         for _, optimizer in self.pairs:
             if optimizer not in OPTIMIZERS:
                 raise unknown("optimizer", optimizer, OPTIMIZERS)
+        controls = {control[0] for pair in self.pairs if self.controls and (control := _control(*pair))}
+        for method in self.options:
+            if method not in {*dict(self.pairs), *controls}:
+                raise EvenlyError(f"{method} has options and is not compared; add it to methods, or leave them out")
         if not self.pairs or not self.seeds:
             raise EvenlyError("there is nothing to compare; give at least one method, one optimizer and one seed")
         if len(set(self.seeds)) != len(self.seeds):

@@ -204,5 +204,6 @@ def difference(there: Mapping[str, Any], asked: Mapping[str, Any], part: str = "
             return FINGERPRINTS[key if part == "fingerprints" else part]
         names = {"name": part, "defaults": part, "reference_epochs": "epochs", "compare": "data"}
         name = f"record's {key}" if part == "record" else names.get(key, key)
-        return f"its {name} {'are' if name.endswith('s') else 'is'} {then!r:.80}, not {now!r:.80}"
+        then, now = (f"{value!r:.60} ..." if isinstance(value, list) else repr(value) for value in (then, now))
+        return f"its {name} {'are' if name.endswith('s') else 'is'} {then}, not {now}"
     return "settings differ"
