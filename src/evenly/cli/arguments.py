@@ -22,6 +22,8 @@ Out = Annotated[
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 or auto.", metavar="NAME")]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
 PAIR = "NAME=VALUE"
+NOT_IN_NAMES = ("method", "methods", "optimizer", "optimizers", "seed", "seeds", "sweep", "record")
+"""What is named apart in a folder's name, or may be added in a folder."""
 DATA_HELP = (
     "A name from `evenly datasets`, a folder of images, a .csv file of texts or numbers, or an .npz file with arrays "
     "x and y, and perhaps groups and split."
@@ -96,13 +98,12 @@ def takes(*classes: Any, leave_out: Collection[str] = ()) -> Callable[[Callable[
 
 
 def _annotation(option: Option) -> Any:
-    text = f"{option.help[:1].upper()}{option.help[1:]}. [default: {option.text(option.default)}]"
+    text = f"{option.help[:1].upper()}{option.help[1:]}."
     flag = f"--{option.name.replace('_', '-')}"
     if isinstance(option.default, bool):
         flag = f"--no-{flag.removeprefix('--')}" if option.default else flag
-        return Annotated[
-            bool, typer.Option(flag, help=f"{option.help[:1].upper()}{option.help[1:]}." if option.default else text)
-        ]
+        return Annotated[bool, typer.Option(flag, help=text)]
+    text += f" [default: {option.text(option.default)}]"
     kinds = {option.kind, *typing.get_args(option.kind)}
     metavar = "INTEGER" if int in kinds else "NUMBER" if float in kinds else "NAME"
     metavar = "NUMBER,NUMBER" if Sequence[float] in kinds else metavar
@@ -146,18 +147,8 @@ def default_folder(data: str, *words: object, typed: Mapping[str, Any]) -> Calla
     """A function from a config to its folder: what was typed is for the reader, the digest is its identity."""
     path = Path(data)
     name = path.resolve().name if path.is_dir() else Path(path.name.removesuffix(".gz")).stem
-    hidden = {
-        *settings_of(Execution),
-        "method",
-        "methods",
-        "optimizer",
-        "optimizers",
-        "seed",
-        "seeds",
-        "sweep",
-        "record",
-    }
-    shown = re.sub(r"[^\w.+-]", "", "-".join(_flat({key: typed[key] for key in typed if key not in hidden})))[:50]
+    differs = {key: value for key, value in typed.items() if key not in (*NOT_IN_NAMES, *settings_of(Execution))}
+    shown = re.sub(r"[^\w.+-]", "", "-".join(_flat(differs)))[:50]
 
     def folder(config: Any) -> Path:
         content = json.dumps(config, sort_keys=True) if isinstance(config, Mapping) else config.digest
@@ -189,11 +180,9 @@ def sweep_values(items: list[str] | None) -> dict[str, list[Any]]:
             raise EvenlyError(f"sweep {item!r} is not name=value,value; write e.g. batch_size=128,256")
         if name in sweep:
             raise EvenlyError(f"{name} is swept twice; give all its values at once, {name}=value,value")
-        values = Option(name, Any).parsed(f"[{text}]")
-        listed = (
-            values if isinstance(values, list) else [Option(name, Any).parsed(part.strip()) for part in text.split(",")]
-        )
-        sweep[name] = listed
+        value = Option(name, Any)
+        listed = value.parsed(f"[{text}]")
+        sweep[name] = listed if isinstance(listed, list) else [value.parsed(part.strip()) for part in text.split(",")]
     return sweep
 
 

@@ -24,7 +24,7 @@ class Progress:
     def __init__(self, label: str = "", show: bool = True, pause: float = 1.0) -> None:
         self._bar: Any = None
         self._lines, self._pause = show and not sys.stderr.isatty(), pause
-        self._begin(0.0)
+        self._share = 2.0  # above any: the first call begins
         if show and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -47,23 +47,21 @@ class Progress:
         return self
 
     def __call__(self, share: float, note: str = "") -> None:
-        """Show that a share in [0, 1] is done; without a note only the time left is new. A smaller share than before
-        begins another piece of work."""
+        """Show that a share in [0, 1] is done; without a note only the time left is new.
+
+        The first call begins a piece of work, and so does a smaller share than before.
+        """
         if self._bar is not None:
             self._bar.update(self._task, completed=share, **({"note": note} if note else {}))
         elif self._lines:
             self._write(share, note)
 
-    def _begin(self, share: float) -> None:
-        self._from, self._share, self._started, self._estimated = share, share, time.perf_counter(), False
-        self._written = -self._pause
-
     def _write(self, share: float, note: str) -> None:
-        if share < self._share or (share > 0 and self._share == self._from == 0 and not note):
-            self._begin(share)
+        if share < self._share:
+            self._from, self._started, self._written, self._estimated = share, time.perf_counter(), -self._pause, False
         self._share, seconds = share, time.perf_counter() - self._started
         left = "" if share in (self._from, 1.0) else duration(seconds * (1 - share) / (share - self._from))
-        if note and share > self._from and (share == 1.0 or seconds - self._written >= self._pause):
+        if note and share > 0 and (share == 1.0 or seconds - self._written >= self._pause):
             self._written, self._estimated = seconds, True
             log.info("  %s%s", note, f", {left} left" if left else "")
         elif left and not self._estimated and seconds >= FIRST:

@@ -98,8 +98,6 @@ def compare(
 
         raise EvenlyError(new_order("compare", data, misplaced))
     arguments, execution = split_arguments(settings)
-    largest = largest_images(model or (sweep or {}).get("model"), execution)
-    place, values = source(data, data_options, arguments, largest)
     for name, kind, value in (
         ("methods", str | Sequence[str], methods),
         ("optimizers", str | Sequence[str], optimizers),
@@ -107,6 +105,8 @@ def compare(
         ("sweep", Mapping[str, Any] | None, sweep),
     ):
         Option(name, kind).checked(value)
+    largest = None if model is not None or "model" in (sweep or {}) else largest_images(execution)
+    place, values = source(data, data_options, arguments, largest)
     asked = Asked(
         place,
         model,

@@ -68,11 +68,11 @@ def execute(prepared: Prepared, out: Path | None, execution: Execution, progress
     """
     config, data, plan = prepared.config, prepared.data, prepared.config.plan
     folder = None if out is None else RunFolder(out, config)
-    if folder is not None:
-        config = folder.config
-        if folder.finished:
+    config = config if folder is None else folder.config
+    if folder is not None and folder.finished:
+        if progress is None:
             log.info("read from %s, where this run is finished", folder.path)
-            return _completed(folder, load(folder.path, prepared.fresh() if config.network.own else None))
+        return _completed(folder, load(folder.path, prepared.fresh() if config.network.own else None))
     device = device_named(execution.device)
     with (
         isolated(derive(plan.seed, "train")),
@@ -138,9 +138,9 @@ def device_named(name: str) -> torch.device:
     return device
 
 
-def largest_images(model: Any, execution: Execution) -> int | None:
-    """The side that larger images are brought to on a CPU, where also the network is left open: a small one then."""
-    return SMALL_SIDE if model is None and device_named(execution.device).type == "cpu" else None
+def largest_images(execution: Execution) -> int | None:
+    """On a CPU, the side that larger images are brought to where size and network are left open: for a small one."""
+    return SMALL_SIDE if device_named(execution.device).type == "cpu" else None
 
 
 def _fit(
@@ -175,7 +175,6 @@ def _trained(plan: Plan, prepared: Prepared, fit: Fit) -> tuple[Trained, Inferre
     method, options, data = find(plan.method.name), dict(plan.method.options), prepared.data
     if not uses_inferred(plan.method.name, plan.settings):
         return method(prepared.fresh, data, fit, **options), None
-    check_method(plan, data)
     inferred = infer_groups(prepared.fresh, data, fit, plan.settings.infer)
     for doubt in inferred.doubts(plan.settings.select):
         warnings.warn(doubt, EvenlyWarning, stacklevel=2)

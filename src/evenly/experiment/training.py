@@ -77,7 +77,7 @@ def train(
         raise EvenlyError(new_order("train", data, misplaced))
     seed = SEED.checked(seed)
     arguments, execution = split_arguments(settings)
-    place, values = source(data, data_options, arguments, largest_images(model, execution))
+    place, values = source(data, data_options, arguments, largest_images(execution) if model is None else None)
     with isolated(derive(seed, "train")), on_threads(1):
         loaded = place.data(seed)
         report_notes(loaded)
