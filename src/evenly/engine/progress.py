@@ -31,12 +31,14 @@ class Progress:
             from rich.progress import Progress as Bar
             from rich.table import Column
 
+            console, length = Console(stderr=True), 16 if label else 8
+            self._room = console.width - len(label) - length - len(" 0:00:00 ") - 1
             self._bar = Bar(
                 *([TextColumn("{task.description}", table_column=Column(no_wrap=True))] if label else []),
-                BarColumn(bar_width=16 if label else 8),
+                BarColumn(bar_width=length),
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
-                console=Console(stderr=True),
+                console=console,
                 transient=True,
             )
             self._task = self._bar.add_task(label, total=1.0, note="")
@@ -52,7 +54,7 @@ class Progress:
         The first call begins a piece of work, and so does a smaller share than before.
         """
         if self._bar is not None:
-            self._bar.update(self._task, completed=share, **({"note": note} if note else {}))
+            self._bar.update(self._task, completed=share, **({"note": note[: self._room]} if note else {}))
         elif self._lines:
             self._write(share, note)
 

@@ -134,7 +134,7 @@ def compare(
     log.info(
         "\n".join(start_words(plan, first, f"{plan.model.name}: {names}", device.type, plan.settings.threads or 1))
     )
-    log.info("  each %swith seeds %s", "and its control " * controls, ", ".join(map(str, asked.seeds)))
+    log.info("  each %swith seed %s", "and its control " * controls, ", ".join(map(str, asked.seeds)))
     with made, Progress(f"comparing on {first.name}", pause=10.0) as bar:
         done = run_seeds(job, asked.seeds, execution, device, bar, folder is not None)
     pairs = [pair for seed in asked.seeds for pair in done[seed]]
