@@ -69,9 +69,16 @@ ConfigFile = Annotated[
 ]
 
 
-def takes(*classes: Any, leave_out: Collection[str] = ()) -> Callable[[Callable[..., Any]], Any]:
-    """Add an option for every setting of these classes to a verb, which gets what was typed as keyword arguments."""
-    options = {name: each for cls in classes for name, each in settings_of(cls).items() if name not in leave_out}
+def takes(*settings: Any | tuple[Any, Collection[str]]) -> Callable[[Callable[..., Any]], Any]:
+    """Add an option for every setting of these classes to a verb, which gets what was typed as keyword arguments.
+
+    Args:
+        settings: classes of settings; beside a class may stand the names of those to take.
+    """
+    options: dict[str, Option] = {}
+    for each in settings:
+        cls, names = each if isinstance(each, tuple) else (each, settings_of(each))
+        options |= {name: settings_of(cls)[name] for name in names}
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         def call(**typed: Any) -> Any:

@@ -10,7 +10,7 @@ import typer
 
 from evenly.analyses import AuditSettings
 from evenly.cli.answers import check_answer
-from evenly.cli.arguments import DataOptions, Json, Out, finished, pairs, takes
+from evenly.cli.arguments import DataOptions, Json, Out, pairs, takes
 from evenly.errors import EvenlyError
 from evenly.settings import Execution
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from evenly.data import Data
 
 
-@finished
-@takes(Execution, only=("device",))
-@takes(AuditSettings)
+@takes(AuditSettings, (Execution, ("device",)))
 def audit(
     target: Annotated[
         str,

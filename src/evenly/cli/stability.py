@@ -10,7 +10,7 @@ import typer
 
 from evenly.analyses import Axes, CardSettings, Quadratic, Runs
 from evenly.cli.answers import check_answer, keep_answer
-from evenly.cli.arguments import Json, Out, finished, takes
+from evenly.cli.arguments import Json, Out, takes
 from evenly.errors import EvenlyError
 from evenly.settings import Execution, settings_of
 
@@ -23,12 +23,9 @@ OF_RUNS = ("steps", "repeats")
 OF_A_DIAGRAM = {"seed", *settings_of(Axes), *settings_of(Quadratic), *OF_RUNS}
 
 
-@finished
-@takes(Execution, only=("device",))
-@takes(Runs, only=OF_RUNS)
-@takes(Quadratic, only=("sigma", "ascent", "optimizer", "n"))
-@takes(Axes)
-@takes(CardSettings)
+@takes(
+    CardSettings, Axes, (Quadratic, ("sigma", "ascent", "optimizer", "n")), (Runs, OF_RUNS), (Execution, ("device",))
+)
 def stability(
     target: Annotated[
         str | None,

@@ -31,7 +31,7 @@ from evenly.errors import EvenlyError
 from evenly.settings import Execution, Settings
 
 
-@takes(Settings, Execution, leave_out=("jobs", "together"))
+@takes(Settings, (Execution, ("device", "workers", "capture")))
 def train(
     data: Annotated[str | None, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)] = None,
     method: Annotated[
