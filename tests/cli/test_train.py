@@ -59,7 +59,7 @@ def test_refusals(refused, mine, snapshot, options, message):
 def test_refusals_of_data(refused, npz, tmp_path):
     for command, message in (
         ("", "there is no DATA; give a name from `evenly datasets`, a file or a folder, or --config FILE"),
-        ("shortcut-digit", "no data set is called 'shortcut-digit'; did you mean 'shortcut-digits'"),
+        ("shortcut-digit", "no file, folder or data set 'shortcut-digit'; did you mean 'shortcut-digits'"),
         ("nowhere.npz", "there is no file 'nowhere.npz'"),
         ("shortcut-digits -d rat=0.9", "no option of shortcut-digits is called 'rat'; did you mean 'rate'"),
         (f"{npz('nan.npz', x=np.full((40, 3), np.nan), split=['train'] * 40)}", "40 of 40 train inputs hold NaN"),

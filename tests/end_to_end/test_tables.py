@@ -183,7 +183,8 @@ def test_what_was_refused_is_mended_in_the_same_folder_and_another_run_is_not_wr
     assert not Path("run").exists()
     done(f"{command} --select worst-class")
     refused(
-        f"{command} --select average", r"run holds another run \(its select is 'worst-class', not 'average'\); choose"
+        f"{command} --select average",
+        r"run holds another run \(its select is 'worst-class', not 'average'\); give --out run-2",
     )
     refused(f"{command[:-6]} --select worst-class", r"\(its groups are 'label,place', not 'label'\)")
 
