@@ -9,9 +9,9 @@ the debiased one, f_D, the cross-entropy weighted by the relative difficulty
     W(x) = CE_B(x) / (CE_B(x) + CE_D(x)),
 
 large where f_B fails and f_D does not. As in the paper's experiments, W is taken of moving averages of each example's
-losses, which start at its first loss, and those are divided by the largest of the example's class. Each network starts from a draw of its own, as in
-the authors' code, f_D from the one that ERM has at that seed; a module or weights given are where both start. SAM and
-ASAM perturb both at once, their radius spans the two.
+losses, divided by the largest of the example's class. An average starts at the first loss, as in the authors' code.
+There, too, each network starts from a draw of its own: f_D from the one that ERM has at that seed. A module or weights
+given are where both start. SAM and ASAM perturb both at once, their radius spans the two.
 
 W feeds on itself: what f_D comes to fail at weighs less from then on. Where the training loss, which is f_D's on all
 examples, rises from epoch to epoch, f_D is giving up what f_B knows; a lower learning rate and a rule that selects an
