@@ -128,7 +128,7 @@ def infer_groups(model: Factory, data: Data, fit: Fit, rule: Infer = "useful") -
 
 
 def by_class(data: Data) -> Data:
-    """The data with its classes for groups, without a test set: what `Method.check` gets before groups are inferred."""
+    """The data with its classes for groups: what `Method.check` gets before groups are inferred."""
     return _grouped(data, {name: split.labels for name, split in data.splits.items()}, None)
 
 
@@ -174,10 +174,10 @@ def match(inferred: Tensor, true: Tensor) -> Match:
 
 
 def _grouped(data: Data, groups: dict[str, Tensor], names: list[str] | None) -> Data:
-    """The data with these groups (N,) by split for its own, and without a test set."""
+    """The data with these groups (N,) by split for its own, and without the splits that have none."""
 
     def grouped(split: Split | None) -> Split | None:
-        if split is None:
+        if split is None or split.name not in groups:
             return None
         changed = copy.copy(split)
         changed.groups, changed.evaluation_groups = groups[split.name], None
@@ -187,7 +187,7 @@ def _grouped(data: Data, groups: dict[str, Tensor], names: list[str] | None) -> 
         data,
         train=grouped(data.train),
         validation=grouped(data.validation),
-        test=None,
+        test=grouped(data.test),
         group_names=names,
         evaluation_group_names=None,
     )
