@@ -75,6 +75,13 @@ def wilson(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
     return max(0.0, centre - half) if count else 0.0, min(1.0, centre + half) if count < n else 1.0
 
 
+def standard_error(share: float, n: int) -> float:
+    """Of a share of n examples, by Agresti and Coull (1998): with two successes and two failures added, so that n of n
+    has one, too."""
+    adjusted = (share * n + 2) / (n + 4)
+    return math.sqrt(adjusted * (1 - adjusted) / (n + 4))
+
+
 def intervals(shares: Sequence[float | None], counts: Sequence[int]) -> list[list[float] | None]:
     """Wilson's 95% interval of each group's share of right answers; None where a group has no example."""
     return [None if a is None or not n else list(wilson(round(a * n), n)) for a, n in zip(shares, counts, strict=True)]

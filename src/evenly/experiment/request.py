@@ -28,7 +28,7 @@ from evenly.models import find as find_model
 from evenly.models.texts import TEXT_RECIPES, find_text_model
 from evenly.optim.registry import ADAPTIVE
 from evenly.runs.plan import DataSpec, MethodSpec, Model, ModelSpec, OptimizerSpec, Plan
-from evenly.settings import Execution, Option, Recording, Settings, above, at_least, checked, settings_of
+from evenly.settings import BY_GROUP, Execution, Option, Recording, Settings, above, at_least, checked, settings_of
 from evenly.values import name_of, plain
 
 MODEL_OPTIONS = {
@@ -164,7 +164,7 @@ def erm_settings(request: Request, data: Data) -> Settings:
 
 def uses_inferred(method: str, settings: Settings) -> bool:
     """Whether groups are to be inferred and a method, or the rule that selects its epoch, goes by them."""
-    return settings.groups == "infer" and (find(method).needs_groups or settings.select == "worst-group")
+    return settings.groups == "infer" and (find(method).needs_groups or settings.select in BY_GROUP)
 
 
 def check_inference(plans: Collection[Plan]) -> None:

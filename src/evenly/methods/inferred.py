@@ -27,6 +27,7 @@ from evenly.methods.early import finite, train_early
 from evenly.methods.eiil import second_environment
 from evenly.methods.registry import Factory
 from evenly.methods.useful import check_splittable, hard_examples
+from evenly.settings import BY_GROUP
 
 Infer = Literal["useful", "eiil"]
 NAMES = {"useful": ("easy", "hard"), "eiil": ("first environment", "second environment")}
@@ -92,11 +93,11 @@ class Inferred:
             doubts.append(
                 f"no class fell in two by infer {self.rule!r}, so groups are the classes; try infer={other!r}"
             )
-        if select == "worst-group" and (unseen := unseen_groups(self.data)):
+        if select in BY_GROUP and (unseen := unseen_groups(self.data)):
             names = ", ".join(repr(self.data.measured_names[g]) for g in unseen[:3]) + ", ..." * (len(unseen) > 3)
             doubts.append(
                 f"{len(unseen)} of {int((counts > 0).sum())} inferred groups ({names}) "
-                f"{'has' if len(unseen) == 1 else 'have'} no validation example, so select 'worst-group' cannot see "
+                f"{'has' if len(unseen) == 1 else 'have'} no validation example, so select {select!r} cannot see "
                 f"{'it' if len(unseen) == 1 else 'them'}; hold out more examples, or use select='worst-class'"
             )
         return doubts

@@ -18,6 +18,7 @@ from evenly.runs.comparison import Comparison
 from evenly.runs.cost_to_reach import Level
 from evenly.runs.results import SHOWN, InferredGroups
 from evenly.runs.summary import Row, Summary, mean
+from evenly.settings import BY_GROUP
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -65,7 +66,7 @@ def verdicts(comparison: Comparison) -> list[Verdict]:
 
 def headline(comparison: Comparison) -> str:
     """The metric that verdicts are about: worst-group accuracy where the selection rule aims at it, else accuracy."""
-    aims_at_worst = comparison.plan.rule in ("worst-group", "worst-inferred-group")
+    aims_at_worst = comparison.plan.rule.replace("-inferred", "") in BY_GROUP
     return "worst_group" if aims_at_worst and has_metric(comparison.summary, "worst_group") else "accuracy"
 
 
