@@ -21,6 +21,8 @@ from torch.optim import Optimizer
 from evenly.data import DATASETS, Data, Split, Texts, dataset_options, from_arrays
 from evenly.data import load as load_data
 from evenly.data.augment import Augment
+from evenly.engine import check_selection
+from evenly.engine.accuracy import small_group
 from evenly.errors import EvenlyError, EvenlyWarning, unknown
 from evenly.methods import METHODS, find
 from evenly.models import RECIPES
@@ -125,13 +127,17 @@ def seed_numbers(seeds: Any) -> tuple[int, ...]:
 
 @frozen
 class Request:
-    """One method with one optimizer, and what the user set for it: settings and the method's own options."""
+    """One method with one optimizer, and what the user set for it: settings and the method's own options.
+
+    `prefers` is the selection rule where neither the user nor a recipe names one and the data allows it.
+    """
 
     method: str
     optimizer: str | Callable[[Any], Optimizer]
     model: Model | None
     values: Mapping[str, Any]
     record: Recording | None = None
+    prefers: str | None = None
 
 
 def plan_for(request: Request, data: Data, spec: DataSpec, seed: int, reference_epochs: int | None = None) -> Plan:
@@ -209,6 +215,14 @@ def warn_of_many_groups(data: Data) -> None:
         )
 
 
+def warn_of_small_groups(data: Data, settings: Settings) -> None:
+    """Warn of validation groups that are too small to choose an epoch by."""
+    if settings.select not in BY_GROUP or settings.groups == "infer" or data.validation is None:
+        return
+    if (doubt := small_group(data, settings.select)) is not None:
+        warnings.warn(doubt, EvenlyWarning, stacklevel=3)
+
+
 def recording(record: Mapping[str, Any] | Recording | None) -> Recording | None:
     """What to record, from names and values."""
     if record is None or isinstance(record, Recording):
@@ -250,13 +264,25 @@ def _resolved(request: Request, data: Data) -> tuple[Settings, dict[str, Any], M
         values["normalise"] = "none"
     if "infer" in values and values.get("groups") != "infer":
         raise EvenlyError(f"infer {values['infer']!r} is how groups are inferred; give groups='infer' as well")
-    settings = Settings(**values)
+    settings = _settings(values, request.prefers, data)
     Augment(settings.augment)  # which refuses options that it does not have
     if isinstance(request.optimizer, str) and request.optimizer in ADAPTIVE and "rho" not in request.values:
         settings = evolve(settings, rho=settings.rho * ADAPTIVE[request.optimizer])
     own = {name: value for name, value in given.items() if name in method.options}
     options = {name: option.default for name, option in method.options.items()} | method.checked(own)
     return settings, plain(options), model, model_options
+
+
+def _settings(values: Mapping[str, Any], prefers: str | None, data: Data) -> Settings:
+    """The settings of these values; the preferred selection rule, if none is among them and the data allows it."""
+    if prefers is None or "select" in values:
+        return Settings(**values)
+    settings = Settings(**values, select=prefers)
+    try:
+        check_selection(data, settings)
+    except EvenlyError:
+        return Settings(**values)
+    return settings
 
 
 def _coloured(split: Split) -> bool:

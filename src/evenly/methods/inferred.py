@@ -21,7 +21,7 @@ from torch import Tensor
 
 from evenly.data import Data, Split
 from evenly.engine import FORWARD, Fit, probabilities
-from evenly.engine.accuracy import unseen_groups
+from evenly.engine.accuracy import small_group, unseen_groups
 from evenly.engine.checkpoints import Saved
 from evenly.methods.early import finite, train_early
 from evenly.methods.eiil import second_environment
@@ -100,6 +100,8 @@ class Inferred:
                 f"{'has' if len(unseen) == 1 else 'have'} no validation example, so select {select!r} cannot see "
                 f"{'it' if len(unseen) == 1 else 'them'}; hold out more examples, or use select='worst-class'"
             )
+        elif select in BY_GROUP and (small := small_group(self.data, select)) is not None:
+            doubts.append(small)
         return doubts
 
 

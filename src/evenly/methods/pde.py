@@ -3,8 +3,9 @@
 1. Warm-up: train on a group-balanced subset, every group cut down to the size of the smallest.
 2. Expansion: every few epochs add a few of the remaining examples, drawn as evenly over the groups as what is left
    allows, and train on. The momentum gathered in the warm-up is kept.
-3. Return the weights with the best worst-group accuracy on validation (``select="worst-group"``). With a `patience`,
-   training stops once the expansions have gone so many epochs without a better one.
+3. Return the weights with the best worst-group accuracy on validation: the rule "worst-group" holds where no other is
+   given; the paper's own is "worst-group-argmax". With a `patience`, training stops once the expansions have gone so
+   many epochs without a better one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def check(data: Data, settings: Settings, warmup_epochs: int | None, add: Any, *
         raise SettingError("add", list(add), "numbers from 0, one of them above 0")
 
 
-@method(needs_groups=True, check=check)
+@method(needs_groups=True, check=check, prefers="worst-group")
 def pde(
     model: Factory,
     data: Data,

@@ -74,7 +74,7 @@ def celeba(
         reading=Reading(size=target_size, channels=3, memory=memory),
         seed=seed,
         groups=f"label,{attribute}",
-        recipe=GROUPED | {"augment": "none", "epochs": 20, "select": "worst-group", "options": {"dfr": DFR}},
+        recipe=GROUPED | {"augment": "none", "epochs": 20, "select": "worst-group-argmax", "options": {"dfr": DFR}},
         decoded=decoded,
     )
     data.group_names = [f"{one}, {other}" for one in classes for other in values]
