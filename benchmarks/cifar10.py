@@ -142,7 +142,8 @@ def _lines(measured: dict[str, Any]) -> list[str]:
         f"Pre-activation ResNet-18, {common.epochs} epochs, {len(seeds)} seeds ({', '.join(map(str, seeds))}), "
         f"batch {common.batch_size}, learning rate {common.lr} divided by 10 at half and three quarters, "
         f"momentum {common.momentum}, weight decay {common.weight_decay}, zero padding of 4, crop and flip, "
-        "bf16. The last epoch's weights; the test set selected nothing. "
+        "bf16. The last epoch's weights; the test set selected nothing. USEFUL's early network is trained by the arm's "
+        "own optimizer, and retraining starts from the same initial weights. "
         f"{measured['machine']}, torch {measured['torch']}, commit `{measured['commit'][:12]}`.", "",
         "| arm | test error, % | cost | paper, 200 epochs |", "|---|---|---|---|",
     ]  # fmt: skip

@@ -66,7 +66,9 @@ def joined(*names: str) -> Constraint:
 
 
 FLOAT32 = at_most(3.4028234e38)
-RULES = ("last", "average", "worst-group", "worst-class")
+RULES = ("last", "average", "worst-group", "worst-group-argmax", "worst-class")
+BY_GROUP = ("worst-group", "worst-group-argmax")
+"""The selection rules that go by groups."""
 SCHEDULES = ("constant", "step", "cosine")
 AUGMENTATIONS = ("none", "basic", "resized", "trivial")
 
@@ -223,7 +225,8 @@ class Settings(Value):
     select: str = setting(
         "last",
         one_of(*RULES),
-        help="epoch whose weights are used: last, or the best on validation by average, worst-group or worst-class",
+        help="epoch whose weights are used: last, or the best on validation by average, worst-group (the best average "
+        "within one standard error of the best worst group), worst-group-argmax or worst-class",
     )
     patience: int | None = setting(
         None,

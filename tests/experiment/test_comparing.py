@@ -54,6 +54,12 @@ def test_one_row_per_arm_and_seed_besides_the_controls(everything):
     assert (erm.control, erm.result.cost, erm.result.cost_multiple) == (None, EPOCHS * N, 1.0)
 
 
+def test_all_have_the_selection_rule_that_one_prefers(everything, draw):
+    assert {row.result.rule for row in everything.rows} == {everything.plan.rule} == {"worst-group"}
+    assert everything.plan.in_common.select == "worst-group"
+    assert compare(draw, methods=["erm", "subsample"], seeds=1, **QUICK).plan.rule == "last"
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(
     ("arm", "control"),
@@ -133,7 +139,7 @@ def test_the_summary_is_computed_from_the_rows(everything):
         assert each.cost_multiple == pytest.approx(sum(result.cost / (EPOCHS * N) for result in costs) / 2)
         assert each.evaluation_cost_multiple > 0
     plan = everything.plan
-    assert (plan.seeds, plan.rule, plan.judged, plan.model, plan.differs) == ((0, 1), "last", "test", "mlp", ())
+    assert (plan.seeds, plan.rule, plan.judged, plan.model, plan.differs) == ((0, 1), "worst-group", "test", "mlp", ())
     assert (plan.in_common.epochs, plan.in_common.batch_size) == (EPOCHS, BATCH)
     json.dumps(everything.to_dict(), allow_nan=False)
 
@@ -249,6 +255,7 @@ WRONG = {
     "a seed twice": ({"seeds": [1, 1]}, "a seed stands twice"),
     "jobs": ({"jobs": 0}, "jobs must be at least 1, got 0"),
     "warm-up": ({"methods": ["pde"], "options": {"pde": {"warmup_epochs": 9}}}, "warmup_epochs must be at most 4"),
+    "rule of one": ({"options": {"erm": {"select": "average"}}}, "erm.select is of one method, one table has one"),
     "recipe": ({"recipe": {"options": {"erm": {"factr": 3}}}}, "of erm is called 'factr'"),
     "rate": ({"methods": ["erm", "subsample"], "options": {"subsample": {"lr": 0}}}, "lr .* must be above 0, got 0"),
     "model": ({"model": "convnet"}, "convnet takes images"),

@@ -22,6 +22,7 @@ from evenly.experiment.request import (
     source,
     split_arguments,
     warn_of_many_groups,
+    warn_of_small_groups,
     without_unused_groups,
 )
 from evenly.methods import METHODS
@@ -225,6 +226,49 @@ def test_many_groups_of_a_few_examples_each_are_worth_a_warning():
     for groups in (torch.arange(60) % 20, torch.arange(60) // 60, torch.ones(60, 30, dtype=torch.bool)):
         warn_of_many_groups(Data(train=(x, y, groups)))
     warn_of_many_groups(Data(train=(x, y)))
+
+
+def grouped(counts=(60, 60), **more):
+    """Two groups, which are the classes; `counts` of them in validation."""
+    groups = torch.arange(40) % 2
+    held = torch.arange(2).repeat_interleave(torch.tensor(counts))
+    parts = [(torch.randn(len(each), 2), each, each) for each in (groups, held)]
+    return Data(train=parts[0], validation=parts[1], **more)
+
+
+@pytest.mark.parametrize(
+    ("data", "values", "rule"),
+    [
+        (grouped(), {}, "worst-group"),
+        (grouped(), {"select": "average"}, "average"),
+        (grouped(recipe={"select": "worst-class"}), {}, "worst-class"),
+        (grouped(recipe={"select": "worst-class"}), {"select": "last"}, "last"),
+        (grouped(), {"patience": 3}, "worst-group"),
+        (grouped((60, 0)), {}, "last"),  # a group that validation lacks
+        (grouped(), {"evaluate_every": None}, "last"),
+        (Data(train=(torch.randn(4, 2), [0, 1, 0, 1], [0, 1, 0, 1])), {}, "last"),
+        (Data(*[(torch.randn(40, 2), torch.arange(40) % 2)] * 2), {}, "last"),
+        (Data(*[(torch.randn(40, 2), torch.arange(40) % 2)] * 2), {"groups": "infer"}, "worst-group"),
+    ],
+)
+def test_a_method_may_prefer_a_selection_rule_for_all(data, values, rule):
+    """The user's, else the recipe's, else the one that a method prefers where the data allows it, else the last."""
+    assert [method for method in METHODS.values() if method.prefers] == [METHODS["pde"]]
+    for method in ("pde", "erm"):
+        request = Request(method, "sgd", None, values, prefers=METHODS["pde"].prefers)
+        assert plan_for(request, data, DataSpec("toy"), 0).settings.select == rule
+        assert erm_settings(request, data).select == rule
+    if "patience" not in values:
+        assert planned(data, **values).settings.select in (values.get("select"), data.recipe.get("select"), "last")
+
+
+def test_small_validation_groups_are_worth_a_warning():
+    rule, other = Settings(select="worst-group"), Settings(select="worst-class")
+    said = "where 'group 1' has 20 examples: the standard error of its accuracy is up to 10 points; hold out more"
+    with pytest.warns(EvenlyWarning, match=said):
+        warn_of_small_groups(grouped((60, 20)), rule)
+    for data, settings in ((grouped((60, 50)), rule), (grouped((60, 20)), other), (grouped((60, 0)), rule)):
+        warn_of_small_groups(data, settings)
 
 
 def test_how_to_execute_is_no_part_of_the_settings():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
-from torch import Tensor, nn
+from torch import nn
 
 from evenly import Data
 from evenly.methods import METHODS
@@ -23,33 +23,36 @@ SEED = 5  # the engine's
 
 
 def by_hand(
-    x: np.ndarray, y: np.ndarray, groups: Tensor, draws: int, classes: int
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """(coefficients, intercepts, C) on standardised features x (N, D)."""
+    features: dict[str, np.ndarray], data: Data, on: str, draws: int, strengths: tuple[float, ...] = STRENGTHS
+) -> tuple[np.ndarray, np.ndarray, float, StandardScaler]:
+    """(coefficients, intercepts, C, the scaler they are for) of features (N, D) by split."""
 
-    def fit(members: Tensor, C: float) -> tuple[np.ndarray, np.ndarray]:
+    def fit(x: np.ndarray, y: np.ndarray, C: float) -> tuple[np.ndarray, np.ndarray]:
         models = [
-            LogisticRegression(C=C, solver="liblinear", max_iter=1000, random_state=SEED, **L1).fit(
-                x[members], y[members] == k
-            )
-            for k in ([1] if classes == 2 else range(classes))
+            LogisticRegression(C=C, solver="liblinear", max_iter=1000, random_state=SEED, **L1).fit(x, y == k)
+            for k in ([1] if data.classes == 2 else range(data.classes))
         ]
         return np.concatenate([m.coef_ for m in models]), np.concatenate([m.intercept_ for m in models])
 
-    def right(members: Tensor, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-        z = x[members] @ w.T + b
-        return ((z[:, 0] > 0) if classes == 2 else z.argmax(1)) == y[members]
-
-    fitted, held_out = halves(groups, SEED)
-    members = fitted[draw(groups[fitted], SEED, "half")]
-    scores = []
-    for C in STRENGTHS:
-        hits = right(held_out, *fit(members, C))
-        of = groups[held_out].numpy()
-        scores.append((min(hits[of == g].mean() for g in np.unique(of)), hits.mean()))
-    C = STRENGTHS[scores.index(max(scores))]
-    parts = [fit(draw(groups, SEED, number), C) for number in range(draws)]
-    return np.mean([w for w, _ in parts], 0), np.mean([b for _, b in parts], 0), C
+    split, y = data.splits[on], data.splits[on].labels.numpy()
+    trained = StandardScaler().fit(features["train"])
+    if on == "train" and data.validation is not None:
+        tuned, held_out, measured, scaler = draw(split.groups, SEED, "strength"), slice(None), "validation", trained
+    else:
+        first, held_out = halves(split.groups, SEED)
+        tuned, measured = first[draw(split.groups[first], SEED, "half")], on
+        scaler = StandardScaler().fit(features[on][tuned]) if on == "validation" else trained
+    x, of = scaler.transform(features[measured])[held_out], data.splits[measured].groups[held_out].numpy()
+    worst = []
+    for C in strengths:
+        w, b = fit(scaler.transform(features[on])[tuned], y[tuned], C)
+        z = x @ w.T + b
+        hits = ((z[:, 0] > 0) if data.classes == 2 else z.argmax(1)) == data.splits[measured].labels.numpy()[held_out]
+        worst.append(min(hits[of == g].mean() for g in np.unique(of)))
+    C = strengths[worst.index(max(worst))]
+    sets = [draw(split.groups, SEED, number) for number in range(draws)]
+    parts = [fit(trained.transform(features[on])[members], y[members], C) for members in sets]
+    return np.mean([w for w, _ in parts], 0), np.mean([b for _, b in parts], 0), C, trained
 
 
 def body(outputs: int) -> nn.Sequential:
@@ -57,32 +60,34 @@ def body(outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, outputs))
 
 
-@pytest.mark.parametrize("on", ["train", "validation"])
+@pytest.mark.parametrize(("on", "draws"), [("train", 10), ("validation", 20)])
 @pytest.mark.parametrize("outputs", [1, 2])
-def test_the_last_layer_is_the_average_of_regressions(tiny: Any, engine: Any, on: str, outputs: int) -> None:
+@pytest.mark.parametrize("strengths", [STRENGTHS, (0.02, 0.5)])
+def test_the_last_layer_is_the_average_of_regressions(
+    tiny: Any, engine: Any, on: str, draws: int, outputs: int, strengths: tuple[float, ...]
+) -> None:
     data = tiny()
     with torch.random.fork_rng(devices=[]):
         erm = METHODS["erm"](lambda: body(outputs), data, engine()).model
-        run = METHODS["dfr"](lambda: body(outputs), data, engine(), on=on, draws=4)
+        run = METHODS["dfr"](lambda: body(outputs), data, engine(), on=on, strengths=strengths)
     split = data.splits[on]
-    features = erm[:2](split.inputs).detach().double().numpy()
-    scaler = StandardScaler().fit(features)
-    w, b, C = by_hand(scaler.transform(features), split.labels.numpy(), split.groups, 4, 2)
-    decision = scaler.transform(erm[:2](data.test.inputs).detach().double().numpy()) @ w[0] + b[0]
+    features = {name: erm[:2](each.inputs).detach().double().numpy() for name, each in data.splits.items()}
+    w, b, C, scaler = by_hand(features, data, on, draws, strengths)
+    decision = scaler.transform(features["test"]) @ w[0] + b[0]
     logits = run.model(data.test.inputs).detach().double()
     learned = logits[:, 0] if outputs == 1 else logits[:, 1] - logits[:, 0]
     np.testing.assert_allclose(learned.numpy(), decision, rtol=1e-4, atol=1e-4)  # the network is float32
     assert run.selection.details["C"] == C
     for name in ("0.weight", "0.bias"):
         assert torch.equal(run.model.state_dict()[name], erm.state_dict()[name])
-    assert run.cost == pytest.approx(4 * 60 + (len(split) + 1) / 3, rel=1e-12)
-    counted = Counter(i for number in range(4) for i in draw(split.groups, SEED, number).tolist())
+    assert run.cost == pytest.approx(4 * 60 + (60 + 24 + 1) / 3, rel=1e-12)
+    counted = Counter(i for number in range(draws) for i in draw(split.groups, SEED, number).tolist())
     assert {i: n for i, n in enumerate(run.selection.details["times_drawn"].tolist()) if n} == counted
     assert run.selection.indices.tolist() == (sorted(counted) if on == "train" else [])
     assert run.selection.why == (
-        "in at least one of the 4 group-balanced draws of training examples that fit the last layer"
+        "in at least one of the 10 group-balanced draws of training examples that fit the last layer"
         if on == "train"
-        else "the last layer is fitted to 4 group-balanced draws of validation examples"
+        else "the last layer is fitted to 20 group-balanced draws of validation examples"
     )
     (remark,) = run.remarks
     assert remark.startswith("after the epochs the last layer was fitted anew to group-balanced draws of ")
@@ -100,8 +105,7 @@ def test_of_three_classes_each_is_told_from_the_others(engine: Any) -> None:
         erm = METHODS["erm"](lambda: body(3), data, engine()).model
         run = METHODS["dfr"](lambda: body(3), data, engine(), draws=2)
     features = erm[:2](x).detach().double().numpy()
-    scaler = StandardScaler().fit(features)
-    w, b, _ = by_hand(scaler.transform(features), labels.numpy(), groups, 2, 3)
+    w, b, _, scaler = by_hand({"train": features}, data, "train", 2)
     decision = scaler.transform(features) @ w.T + b
     np.testing.assert_allclose(run.model(x).detach().numpy(), decision, rtol=1e-4, atol=1e-4)
 
@@ -134,7 +138,7 @@ def test_the_test_set_is_not_touched(tiny: Any, engine: Any, net: Any, on: str) 
 
 
 def test_groups_of_one_example_each_leave_the_penalty_as_it_is(tiny: Any, engine: Any, net: Any) -> None:
-    run = METHODS["dfr"](net, tiny([0, 1, 2, 3]), engine(), draws=2)
+    run = METHODS["dfr"](net, tiny([0, 1, 2, 3], held_out=False), engine(), draws=2)
     assert run.selection.details["C"] == STRENGTHS[0]
     assert np.isnan(run.selection.details["held_out_worst_group"])
 

@@ -139,13 +139,15 @@ def test_groups_that_nothing_would_use_are_not_inferred(tiny: Any, net: Any, tmp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("method", ["pde", "dfr", "useful"])
+@pytest.mark.parametrize(
+    ("method", "options"), [("pde", {}), ("dfr", {}), ("dfr", {"on": "validation"}), ("useful", {})]
+)
 def test_inferring_is_billed_to_a_method_that_needs_groups_and_else_to_evaluation(
-    tiny: Any, net: Any, method: str
+    tiny: Any, net: Any, method: str, options: dict[str, Any]
 ) -> None:
-    run = evenly.train(tiny(), model=net, method=method, groups="infer", select="worst-group", **PLAN)
+    run = evenly.train(tiny(), model=net, method=method, groups="infer", select="worst-group", **options, **PLAN)
     shown, inferring = sum(row["examples"] for row in run.history), run.results.inferred_groups.cost
-    later = 61 / 3 if method == "dfr" else 0.0
+    later = (60 + 24 + 1) / 3 if method == "dfr" else 0.0
     looks = 4 * 24 / 3
     if method == "useful":
         early = len(run.selection.details["early_losses"]) * 60 + 60 / 3
@@ -154,6 +156,13 @@ def test_inferring_is_billed_to_a_method_that_needs_groups_and_else_to_evaluatio
     else:
         assert run.results.cost == pytest.approx(inferring + shown + later, rel=1e-12)
         assert run.results.evaluation_cost == pytest.approx(looks, rel=1e-12)
+
+
+def test_a_last_layer_fitted_to_validation_needs_a_test_set_whatever_the_groups(tiny: Any, net: Any) -> None:
+    whole = tiny()
+    data = Data(whole.train, whole.validation)
+    with pytest.raises(EvenlyError, match="nothing is left to measure it on; give a test set"):
+        evenly.train(data, model=net, method="dfr", on="validation", groups="infer", **PLAN)
 
 
 def test_a_match_by_hand() -> None:
@@ -215,7 +224,9 @@ def test_inferred_groups_that_validation_lacks_are_told_of_where_the_rule_goes_b
     assert two.doubts("worst-group")[0].startswith(
         "2 of 4 inferred groups ('a, hard', 'b, hard') have no validation example"
     )
-    assert two.doubts("last") == none.doubts("worst-group") == []
+    assert two.doubts("last") == none.doubts("average") == []
+    (small,) = none.doubts("worst-group")
+    assert small.startswith("select 'worst-group' goes by groups of validation, where 'a, easy' has 1 example")
     assert two.to_dict()["without_validation"] == ["a, hard", "b, hard"]
     assert none.to_dict()["without_validation"] == []
     train, held = (getattr(tiny(), name) for name in ("train", "validation"))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from evenly.engine import Batch
 from evenly.methods import METHODS
-from evenly.methods.lff import Pair, generalised, losses_of_both, relative_difficulty
+from evenly.methods.lff import UNSEEN, Pair, generalised, losses_of_both, relative_difficulty
 
 
 @pytest.mark.parametrize("q", [0.1, 0.7, 1.0])
@@ -51,12 +51,12 @@ def by_hand(data: Any, model: Any, steps: int, lr: float, q: float, past: float,
     x = torch.cat([data.train.inputs, torch.ones(60, 1, dtype=torch.float64)], 1)
     y = data.train.labels
     both = [torch.cat([model.weight, model.bias[:, None]], 1).detach() for _ in range(2)]
-    averages = [[0.0] * 60, [0.0] * 60]
+    averages: list[list[float]] = []
     for _ in range(steps):
         each = [-(x @ w.T).log_softmax(1)[torch.arange(60), y] for w in both]
         averages = [
             [past * old + (1 - past) * float(new) for old, new in zip(a, e, strict=True)]
-            for a, e in zip(averages, each, strict=True)
+            for a, e in zip(averages or each, each, strict=True)  # an average starts at the first loss
         ]
         most = [[max(a[i] for i in range(60) if y[i] == k) for k in (0, 1)] for a in averages]
         share = [[a[i] / m[int(y[i])] for i in range(60)] for a, m in zip(averages, most, strict=True)]
@@ -125,18 +125,24 @@ def test_each_network_starts_from_its_own_draw_and_the_debiased_one_from_erms(tr
 def test_averages_move_for_the_examples_of_the_batch_and_in_the_first_pass_only(tiny: Any, asked: Any) -> None:
     objective = asked("lff", tiny(), average=0.75)["objective"]
     state = objective.state
-    losses = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64, requires_grad=True)
+    first = torch.tensor([[1.0, 0.0], [3.0, 4.0]], dtype=torch.float64)
+    second = torch.tensor([[5.0, 2.0], [1.0, 8.0]], dtype=torch.float64)
     batch = Batch(torch.empty(2), torch.empty(2), torch.tensor([7, 3]), None)
-    for rounds in (1, 2):
+    for losses, expected in ((first, first), (second, 0.75 * first + 0.25 * second)):
         batch.first = True
-        objective.function(losses, batch, state).backward()
-        grown = 1 - 0.75**rounds
-        torch.testing.assert_close(state["losses"][[7, 3]], grown * losses.detach())
-        assert int((state["losses"] != 0).any(1).sum()) == 2
+        objective.function(losses.requires_grad_(), batch, state).backward()
+        torch.testing.assert_close(state["losses"][[7, 3]], expected.detach(), rtol=0, atol=0)
+        assert int((state["losses"] != UNSEEN).any(1).sum()) == 2
         batch.first, kept = False, state["losses"]
         objective.function(10 * losses, batch, state)
         assert state["losses"] is kept
     assert objective.gradients == 2
+
+
+def test_examples_not_seen_yet_do_not_count_in_their_class() -> None:
+    averages = torch.tensor([[4.0, 1.0], [UNSEEN, UNSEEN], [1.0, 6.0]], dtype=torch.float64)
+    weights = relative_difficulty(averages, torch.tensor([0, 0, 0]), 2)
+    assert torch.equal(weights[[0, 2]], relative_difficulty(averages[[0, 2]], torch.tensor([0, 0]), 2))
 
 
 def test_the_debiased_network_is_what_is_observed_measured_and_selected(train: Any, tiny: Any) -> None:

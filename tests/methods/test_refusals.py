@@ -116,6 +116,7 @@ def test_a_last_layer_needs_examples_of_every_class_and_something_to_measure_it_
             {"on": "validation"},
             r"class 1 has no validation example .*; use",
         ),
+        (data, {"strengths": [1.0, 0.0]}, r"strengths must be numbers above 0, at least one, got \[1.0, 0.0\]"),
         (mixed, {"draws": 60}, r"draw of 2 examples holds none of class \d; make the groups of one class"),
     ):
         with pytest.raises(EvenlyError, match=message):

@@ -101,18 +101,23 @@ def test_a_run_in_a_few_lines(build, lines):
     low, high = wilson(8, 10)
     assert lines(epochs=7, selected_epoch=3, rule="worst-group") == [
         "toys: pde with sgd, 7 epochs, 1.25x the cost of ERM",
-        "  test accuracy         87.5%   (weights of epoch 3, rule: worst-group)",
+        "  test accuracy         87.5%",
         f"  worst group           77.5%   a: 10 examples [{100 * low:.1f}, {100 * high:.1f}]",
         "  train-weighted        88.5%",
+        "  weights used          epoch 3 of 7 (rule: worst-group); the last epoch would",
+        "                        give 85.5% accuracy and 75.5% in the worst group on",
+        "                        validation, where these weights have 84.2% accuracy and",
+        "                        74.2% in the worst group",
         "  weights cost          5.0 epochs of the full training set",
         "  page                  runs/a/report.html",
     ]
     test = evolve(build.measured(0.8), train_weighted=None)
     assert lines(splits={"test": test})[3] == "  train-weighted        –"
+    assert "  weights used          epoch 5 of 5 (rule: last)" in lines()
     assert "1 epoch," in lines(epochs=1)[0]
     ungrouped = lines(splits={"train": build.measured(0.8, groups=0)}, device="cuda", step="plain: it asks the CPU")
     assert ungrouped[1].startswith("  training accuracy     80.0%")
-    assert "it asks the CPU" in ungrouped[3]
+    assert "it asks the CPU" in ungrouped[4]
     assert "0.50x the cost of ERM for all the epochs set" in lines(method="erm", cost=100.0)[0]
 
 

@@ -328,6 +328,23 @@ def test_every_shape_of_run(build, tmp_path, shape):
     checked(write_report(run))
 
 
+def test_pages_say_what_the_last_epoch_would_give_and_who_prefers_the_rule(build, tmp_path):
+    """Runs are evaluated at epochs 1, 3 and 5."""
+    run = build.run("pde", 0.8, rule="worst-group", selected_epoch=3, plan={"settings": Settings(select="worst-group")})
+    said = checked(write_report(run, tmp_path / "report.html")).said
+    last = (
+        "he last epoch would give 78.0% accuracy and 68.0% in the worst group on validation, where these weights have "
+    )
+    assert f"T{last}76.7% accuracy and 66.7% in the worst group." in said
+    assert "within one standard error of the best; pde prefers this rule" in said
+    table = build.comparison(rule="worst-group", selected_epoch=3, arms=[build.ERM, build.PDE, build.ERM_CUT])
+    said = checked(write_report(table, tmp_path / "report.html")).said
+    assert "ERM with sgd: the last epoch would give 78.3% accuracy" in said  # the mean of three seeds
+    assert "pde with sgd: the last epoch would give 86.3% accuracy" in said
+    assert said.count("the last epoch would give") == 2
+    assert "the last epoch would give" not in checked(write_report(build.comparison(), tmp_path / "report.html")).said
+
+
 def test_a_run_without_history_or_selection(build, tmp_path):
     run = build.run("erm", plan={"budget": 1000.0})
     run.history = []

@@ -22,6 +22,7 @@ def methods(as_json: Json = False) -> None:
     rows = {
         name: with_options(each.summary, {option: known.default for option, known in each.options.items()})
         + (" (needs groups)" if each.needs_groups else "")
+        + (f" (prefers select={each.prefers})" if each.prefers else "")
         for name, each in sorted(METHODS.items())
     }
     show_list(rows, as_json)

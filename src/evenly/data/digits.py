@@ -43,7 +43,7 @@ def shortcut_digits(rate: Share = 0.97, brightness: Share = 1.0, seed: int = 0) 
         "Validation and test show every image with both edges.",
         class_names=CLASS_NAMES,
         group_names=[f"{digits}, {edge} edge" for digits in CLASS_NAMES for edge in ("left", "right")],
-        recipe=_RECIPE | {"select": "worst-group", "options": _OPTIONS},
+        recipe=_RECIPE | {"select": "worst-group-argmax", "options": _OPTIONS},
         options={"rate": rate, "brightness": brightness, "seed": seed},
     )
 

@@ -116,6 +116,6 @@ def spurious_patches(
     small = {"lr": 0.03, "momentum": 0.9}
     schedule = {"epochs": 801 + 7 * 101, "warmup_epochs": 801, "every": 101, "add": [100, 100, 100, 50, 50, 25, 25]}
     options = {"pde": small | schedule, "subsample": small | {"epochs": 801}}
-    choice = {"select": "worst-group", "evaluate_every": 20, "options": options}
+    choice = {"select": "worst-group-argmax", "evaluate_every": 20, "options": options}
     recipe = GRADIENT_DESCENT | {"model": "cubic-cnn-bias", "epochs": 401} | choice
     return distribution.data(n, seed, name="spurious-patches", features=("spurious", "core"), recipe=recipe)

@@ -66,6 +66,11 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
     return GroupAccuracy(per_group, counts, float(masked.min()), int(masked.argmin()), float(right.mean()), weighted)
 
 
+ENOUGH = 50
+"""Examples of a validation group by which an epoch can be chosen: the standard error of its accuracy is 7 points or
+less."""
+
+
 def wilson(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """The two-sided interval of Wilson (1927) for a share, `count` of `n`."""
     z = NormalDist().inv_cdf((1 + level) / 2)
@@ -73,6 +78,13 @@ def wilson(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
     centre = (count + z2 / 2) / (n + z2)
     half = z / (n + z2) * math.sqrt(count * (n - count) / n + z2 / 4)
     return max(0.0, centre - half) if count else 0.0, min(1.0, centre + half) if count < n else 1.0
+
+
+def standard_error(share: float, n: int) -> float:
+    """Of a share of n examples, by Agresti and Coull (1998): with two successes and two failures added, so that n of n
+    has one, too."""
+    adjusted = (share * n + 2) / (n + 4)
+    return math.sqrt(adjusted * (1 - adjusted) / (n + 4))
 
 
 def intervals(shares: Sequence[float | None], counts: Sequence[int]) -> list[list[float] | None]:
@@ -141,6 +153,22 @@ def unseen_groups(data: Data) -> list[int]:
     count = len(data.measured_names)
     in_train, held_out = (_members(split.measured_groups, count).sum(0) for split in (data.train, data.validation))
     return ((in_train > 0) & (held_out == 0)).nonzero().flatten().tolist()
+
+
+def small_group(data: Data, rule: str) -> str | None:
+    """Why a rule that goes by groups cannot be relied on: its smallest group in validation, which must be there.
+
+    None where every group has `ENOUGH` examples.
+    """
+    sizes = _members(data.validation.measured_groups, len(data.measured_names)).sum(0)
+    least = int(sizes[sizes > 0].min())
+    if least >= ENOUGH:
+        return None
+    name, error = data.measured_names[sizes.tolist().index(least)], 100 * standard_error(0.5, least)
+    return (
+        f"select {rule!r} goes by groups of validation, where {name!r} has {least} example{'s' * (least != 1)}: the "
+        f"standard error of its accuracy is up to {error:.0f} points; hold out more, or use select='average'"
+    )
 
 
 def _count(groups: Tensor) -> int:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 WAYS = ("foreach", "fused", "capturable")
 """How an optimizer computes, not what: a checkpoint may go on where another way is the right one."""
-SAVED = {"epoch", "finished", "how", "seconds", "cost", "evaluation_cost", "best", "model", "optimizer", "state"}
+SAVED = {"epoch", "finished", "how", "seconds", "cost", "evaluation_cost", "candidates", "model", "optimizer", "state"}
 """What a checkpoint holds, beside the observer's state."""
 
 TURN = 16
@@ -252,7 +252,7 @@ class Loop:
             "model": self.model.state_dict(),
             "optimizer": optimizer,
             "state": self.step.state,
-            "best": self.selector.best,
+            "candidates": self.selector.state_dict(),
             "observer": None if self.observer is None else self.observer.state_dict(),
         }
         checkpoints.save(self.stage, state)
@@ -278,7 +278,7 @@ class Loop:
         self.epoch = self.saved_epoch = done
         self.finished, self.how, self.seconds = saved["finished"], saved["how"], saved["seconds"]
         self.step.cost, self.evaluation_cost = saved["cost"], saved["evaluation_cost"]
-        self.selector.best = saved["best"]
+        self.selector.load_state_dict(saved["candidates"])
         self.model.load_state_dict(saved["model"])
         for group, mine in zip(saved["optimizer"]["param_groups"], self.optimizer.param_groups, strict=True):
             group.update({key: mine[key] for key in WAYS if key in mine})

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from attrs import asdict, field, frozen
 from torch import Tensor, nn
 
 from evenly.data.contract import Data
-from evenly.engine.accuracy import check_groups
+from evenly.engine.accuracy import check_groups, standard_error
 from evenly.errors import EvenlyError
-from evenly.settings import Settings
+from evenly.settings import BY_GROUP, Settings
 
 RULES = {
     "last": None,
     "average": "accuracy",
     "worst-group": "worst_group",
+    "worst-group-argmax": "worst_group",
     "worst-class": "worst_class",
 }
 """Selection rules: the last epoch, or the one with the best value of a validation metric; ties go to the higher
-average, then to the earlier epoch."""
+average, then to the earlier epoch.
+
+A worst group of few examples is best by chance. "worst-group" therefore takes, of all epochs whose worst group is
+within one standard error of the best, the one with the highest average. "worst-group-argmax" is the rule of papers.
+"""
 
 INFERRED = {
     "worst_group": "worst_inferred_group",
@@ -40,10 +46,27 @@ def check_selection(data: Data, settings: Settings) -> None:
         raise EvenlyError(
             f"select {settings.select!r} needs evaluations on validation; give evaluate_every, or select='last'"
         )
-    if settings.select == "worst-group" and settings.groups != "infer":
+    if settings.select in BY_GROUP and settings.groups != "infer":
         if data.train.groups is None:
-            raise EvenlyError("select 'worst-group' needs groups and there are none; use select='worst-class'")
+            raise EvenlyError(f"select {settings.select!r} needs groups and there are none; use select='worst-class'")
         check_groups(data)
+
+
+@frozen(eq=False)
+class Candidate:
+    """An epoch whose weights may be used.
+
+    Args:
+        value: the rule's metric on validation.
+        error: the standard error that other epochs may be below it by; `widest` is that of the smallest group.
+    """
+
+    epoch: int
+    value: float
+    average: float
+    error: float
+    widest: float
+    weights: dict[str, Tensor] = field(repr=False)
 
 
 class Selector:
@@ -58,30 +81,62 @@ class Selector:
 
     def __init__(self, rule: str, inferred: bool, patience: int | None, patient_from: int) -> None:
         self.inferred, self.patience, self.patient_from = inferred, patience, patient_from
-        self.rule = "worst-inferred-group" if inferred and rule == "worst-group" else rule
-        metric = RULES[rule]
-        self.metric = INFERRED.get(metric, metric) if inferred and metric else metric
-        self.best: dict[str, Any] | None = None
-        """`epoch`, `value` and `model`, its weights; None where there was no evaluation or the rule is "last"."""
+        self.rule = rule.replace("worst-group", "worst-inferred-group") if inferred else rule
+        self.metric = self._name(RULES[rule] or "")
+        self.tolerant = rule == "worst-group"
+        self.candidates: list[Candidate] = []
+        """Epochs that the rule may still choose, none as good as another in value and average; empty where there was
+        no evaluation or the rule is "last"."""
+
+    def _name(self, metric: str) -> str:
+        return INFERRED.get(metric, metric) if self.inferred else metric
 
     def named(self, measured: Mapping[str, Any]) -> dict[str, Any]:
         """What was measured on validation, under the names that it is reported by."""
-        return {INFERRED.get(key, key): value for key, value in measured.items()} if self.inferred else dict(measured)
+        return {self._name(key): value for key, value in measured.items()}
 
     def out_of_patience(self, epoch: int, measured: Mapping[str, Any], model: nn.Module) -> bool:
-        """Note an evaluation, keep the weights if they are better; whether it has been too long since they were."""
-        if self.metric is None:
+        """Note an evaluation, keep the weights if they may be used; whether it has been too long since the best."""
+        if not self.metric:
             return False
-        value = [measured[self.metric], measured["accuracy"]]  # a worst group of few examples ties often
-        if self.best is None or value > self.best["value"]:
-            weights: dict[str, Tensor] = {key: each.detach().clone() for key, each in model.state_dict().items()}
-            self.best = {"epoch": epoch, "value": value, "model": weights}
-        return self.patience is not None and epoch - max(self.best["epoch"], self.patient_from) >= self.patience
+        value, average = measured[self.metric], measured["accuracy"]
+        if not any(each.value >= value and each.average >= average for each in self.candidates):
+            weights = {key: each.detach().clone() for key, each in model.state_dict().items()}
+            new = Candidate(epoch, value, average, *self._errors(value, measured), weights)
+            others = [each for each in self.candidates if each.value > value or each.average > average]
+            best = self._best([*others, new])
+            # no epoch to come can have a larger value and a lower limit: shares and their lower limits rise together
+            self.candidates = [each for each in (*others, new) if each.value >= best.value - best.widest]
+        best = self._best(self.candidates)
+        return self.patience is not None and epoch - max(best.epoch, self.patient_from) >= self.patience
+
+    def _errors(self, value: float, measured: Mapping[str, Any]) -> tuple[float, float]:
+        if not self.tolerant:
+            return 0.0, 0.0
+        sizes = [
+            (n, share)
+            for n, share in zip(*(measured[self._name(key)] for key in ("group_counts", "groups")), strict=True)
+            if n
+        ]
+        smallest, worst = min(n for n, _ in sizes), min(n for n, share in sizes if share == value)
+        return standard_error(value, worst), standard_error(value, smallest)
+
+    @staticmethod
+    def _best(candidates: Sequence[Candidate]) -> Candidate:
+        return max(candidates, key=lambda each: (each.value, each.average))
 
     def restore(self, model: nn.Module, last: int) -> int:
         """Give the model the weights that were selected; the epoch that they are of."""
-        if self.best is None:
+        if not self.candidates:
             return last
-        model.load_state_dict(self.best["model"])
-        epoch: int = self.best["epoch"]
-        return epoch
+        best = self._best(self.candidates)
+        close = [each for each in self.candidates if each.value >= best.value - best.error]
+        selected = max(close, key=lambda each: each.average)
+        model.load_state_dict(selected.weights)
+        return selected.epoch
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [asdict(each, recurse=False) for each in self.candidates]
+
+    def load_state_dict(self, state: Iterable[Mapping[str, Any]]) -> None:
+        self.candidates = [Candidate(**each) for each in state]

@@ -31,6 +31,7 @@ from evenly.experiment.request import (
     seed_numbers,
     source,
     split_arguments,
+    warn_of_small_groups,
     without_unused_groups,
 )
 from evenly.experiment.sweep import Pair, checked_sweep, points, settings_and_options, values_for_all, values_of, varies
@@ -126,6 +127,7 @@ def compare(
     earlier = () if folder is None else _earlier(folder, config)
     arms = arms_and_controls(asked, first)
     _check(arms, first)
+    warn_of_small_groups(first, arms[0].plan.settings)
     job = SeedJob(place, tuple(each.without_unused_groups() for each in arms), execution, folder)
     device = device_named(execution.device)
     made = contextlib.nullcontext() if folder is None else _made(folder, config)
@@ -208,6 +210,11 @@ class Asked:
         order = list(dict.fromkeys(optimizer for _, optimizer in pairs))
         return sorted(dict.fromkeys(pairs), key=lambda pair: order.index(pair[1]))
 
+    @property
+    def prefers(self) -> str | None:
+        """The selection rule that a method prefers; all have it then, so that they are compared by one."""
+        return next((rule for method, _ in self.pairs if (rule := find(method).prefers) is not None), None)
+
     def checked(self, sweep: Mapping[str, Iterable[Any]]) -> Asked:
         """Refuse what cannot work; with plain numbers."""
         for method in [*(method for method, _ in self.pairs), *self.options]:
@@ -223,6 +230,8 @@ class Asked:
             raise EvenlyError("there is nothing to compare; give at least one method, one optimizer and one seed")
         if len(set(self.seeds)) != len(self.seeds):
             raise EvenlyError(f"a seed stands twice in {list(self.seeds)}; a run repeated is no second observation")
+        if own := [method for method, given in self.options.items() if "select" in given]:
+            raise EvenlyError(f"{own[0]}.select is of one method, one table has one selection rule; give select=...")
         settings = checked("setting", self.settings, SETTINGS)
         options = {
             method: checked(f"option of {method}", given, settings_and_options(method))
@@ -236,7 +245,7 @@ class Asked:
         """A request for an arm; a swept model takes the place of the comparison's."""
         model = values.get("model", self.model)
         rest = {name: value for name, value in values.items() if name != "model"}
-        return Request(*pair, model, rest, self.record)
+        return Request(*pair, model, rest, self.record, self.prefers)
 
     def in_common(self, first: Data) -> dict[str, Any]:
         """What every call in one folder has in common.

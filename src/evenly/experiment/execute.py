@@ -190,6 +190,7 @@ def check_method(plan: Plan, data: Data) -> None:
     """Refuse what a plan's method cannot do on this data; where groups will be inferred, by the classes as groups."""
     method, settings = find(plan.method.name), plan.settings
     if uses_inferred(plan.method.name, settings):
+        settings = evolve(settings, groups="given", infer="useful")
         if data.validation is not None:  # whether it holds every group is known once they are inferred
             settings = evolve(settings, select="last", patience=None)
         data = by_class(data)

@@ -21,6 +21,8 @@ from torch.optim import Optimizer
 from evenly.data import DATASETS, Data, Split, Texts, dataset_options, from_arrays
 from evenly.data import load as load_data
 from evenly.data.augment import Augment
+from evenly.engine import check_selection
+from evenly.engine.accuracy import small_group
 from evenly.errors import EvenlyError, EvenlyWarning, unknown
 from evenly.methods import METHODS, find
 from evenly.models import RECIPES
@@ -28,7 +30,7 @@ from evenly.models import find as find_model
 from evenly.models.texts import TEXT_RECIPES, find_text_model
 from evenly.optim.registry import ADAPTIVE
 from evenly.runs.plan import DataSpec, MethodSpec, Model, ModelSpec, OptimizerSpec, Plan
-from evenly.settings import Execution, Option, Recording, Settings, above, at_least, checked, settings_of
+from evenly.settings import BY_GROUP, Execution, Option, Recording, Settings, above, at_least, checked, settings_of
 from evenly.values import name_of, plain
 
 log = logging.getLogger("evenly")
@@ -133,13 +135,17 @@ def seed_numbers(seeds: Any) -> tuple[int, ...]:
 
 @frozen
 class Request:
-    """One method with one optimizer, and what the user set for it: settings and the method's own options."""
+    """One method with one optimizer, and what the user set for it: settings and the method's own options.
+
+    `prefers` is the selection rule where neither the user nor a recipe names one and the data allows it.
+    """
 
     method: str
     optimizer: str | Callable[[Any], Optimizer]
     model: Model | None
     values: Mapping[str, Any]
     record: Recording | None = None
+    prefers: str | None = None
 
 
 def plan_for(request: Request, data: Data, spec: DataSpec, seed: int, reference_epochs: int | None = None) -> Plan:
@@ -172,7 +178,7 @@ def erm_settings(request: Request, data: Data) -> Settings:
 
 def uses_inferred(method: str, settings: Settings) -> bool:
     """Whether groups are to be inferred and a method, or the rule that selects its epoch, goes by them."""
-    return settings.groups == "infer" and (find(method).needs_groups or settings.select == "worst-group")
+    return settings.groups == "infer" and (find(method).needs_groups or settings.select in BY_GROUP)
 
 
 def check_inference(plans: Collection[Plan]) -> None:
@@ -217,6 +223,14 @@ def warn_of_many_groups(data: Data) -> None:
         )
 
 
+def warn_of_small_groups(data: Data, settings: Settings) -> None:
+    """Warn of validation groups that are too small to choose an epoch by."""
+    if settings.select not in BY_GROUP or settings.groups == "infer" or data.validation is None:
+        return
+    if (doubt := small_group(data, settings.select)) is not None:
+        warnings.warn(doubt, EvenlyWarning, stacklevel=3)
+
+
 def recording(record: Mapping[str, Any] | Recording | None) -> Recording | None:
     """What to record, from names and values."""
     if record is None or isinstance(record, Recording):
@@ -258,13 +272,25 @@ def _resolved(request: Request, data: Data) -> tuple[Settings, dict[str, Any], M
         values["normalise"] = "none"
     if "infer" in values and values.get("groups") != "infer":
         raise EvenlyError(f"infer {values['infer']!r} is how groups are inferred; give groups='infer' as well")
-    settings = Settings(**values)
+    settings = _settings(values, request.prefers, data)
     Augment(settings.augment)  # which refuses options that it does not have
     if isinstance(request.optimizer, str) and request.optimizer in ADAPTIVE and "rho" not in request.values:
         settings = evolve(settings, rho=settings.rho * ADAPTIVE[request.optimizer])
     own = {name: value for name, value in given.items() if name in method.options}
     options = {name: option.default for name, option in method.options.items()} | method.checked(own)
     return settings, plain(options), model, model_options
+
+
+def _settings(values: Mapping[str, Any], prefers: str | None, data: Data) -> Settings:
+    """The settings of these values; the preferred selection rule, if none is among them and the data allows it."""
+    if prefers is None or "select" in values:
+        return Settings(**values)
+    settings = Settings(**values, select=prefers)
+    try:
+        check_selection(data, settings)
+    except EvenlyError:
+        return Settings(**values)
+    return settings
 
 
 def _coloured(split: Split) -> bool:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from evenly.data import Data
 from evenly.data import load as load_data
 from evenly.errors import EvenlyError
-from evenly.experiment.execute import execute, largest_images, prepare
+from evenly.experiment.execute import check_method, execute, largest_images, prepare
 from evenly.experiment.request import (
     BUDGET,
     SEED,
@@ -29,8 +29,9 @@ from evenly.experiment.request import (
     source,
     split_arguments,
     warn_of_many_groups,
+    warn_of_small_groups,
 )
-from evenly.methods import METHODS
+from evenly.methods import METHODS, find
 from evenly.models import encoded
 from evenly.randomness import derive, isolated, on_threads
 from evenly.runs.folder import Config
@@ -81,7 +82,7 @@ def train(
     with isolated(derive(seed, "train")), on_threads(1):
         loaded = place.data(seed)
         report_notes(loaded)
-        request = Request(method, optimizer, model, values, recording(record))
+        request = Request(method, optimizer, model, values, recording(record), find(method).prefers)
         plan = plan_for(request, loaded, place.spec(loaded), seed)
         check_inference([plan])
         warn_of_many_groups(loaded)
@@ -90,6 +91,8 @@ def train(
             if method not in controls:
                 raise EvenlyError(f"budget does not apply to {method}; it is for {' and '.join(controls)}")
             plan = evolve(plan, budget=float(BUDGET.checked(budget)))
+        check_method(plan, loaded)
+        warn_of_small_groups(loaded, plan.settings)
     prepared = prepare(plan, loaded)
     folder = out(prepared.config) if callable(out) else out
     return execute(prepared, None if folder is None else Path(folder), execution, progress)

@@ -5,17 +5,20 @@
    an L1 penalty to its standardised features; average the coefficients over several draws.
 3. Put them in the place of the last layer.
 
-The strength of the penalty is the one with the best worst group on a half of the examples that was held out from the
-fits it is chosen by. `on` says which examples: those of training (DFR-Tr) or of validation (DFR-Val). That is not quite
-the authors' code, which chooses the strength of DFR-Tr on validation: on training examples, which the features know by
-heart, nearly every strength does well. A rule that selects an epoch by validation uses it twice under DFR-Val.
-Accuracy on validation is no test of a layer that was trained there. The test set is not used.
+`on` says whose group-balanced draws: those of training (DFR-Tr, 10 of them) or of validation (DFR-Val, 20). As in the
+authors' code, features are scaled by the mean and deviation of the training set, and the strength of the penalty is the
+first with the best worst group. DFR-Tr measures it on validation; where there is none, on a half of training that was
+held out, though nearly every strength does well on examples that the features know by heart. DFR-Val measures it on a
+half of validation that was held out from the other, by whose draw the features are then scaled. Every group is halved,
+so that none is missing: that is evenly's own. A rule that selects an epoch by validation uses it twice. Accuracy on
+validation is no test of a layer that was trained there. The test set is not used.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -28,15 +31,20 @@ from evenly.engine import FORWARD, Fit, Selection, Trained, group_accuracy
 from evenly.engine.batches import Batches
 from evenly.engine.checkpoints import Saved
 from evenly.engine.evaluation import linear_layers, outputs_of
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, SettingError
 from evenly.methods.registry import Factory, method
 from evenly.randomness import derive, generator
 from evenly.settings import Settings, at_least, at_most
 
 STRENGTHS = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
-"""Inverse strengths of the penalty to choose from, the paper's."""
+"""Inverse strengths of the penalty to choose from, the authors' for Waterbirds; CelebA's are in its recipe."""
+
+DRAWS = {"train": 10, "validation": 20}
+"""The authors' numbers of group-balanced draws."""
 
 MOST_DRAWS = 10_000
+
+On = Literal["train", "validation"]
 
 FITTED_TO = {
     "train": "training examples",
@@ -45,23 +53,24 @@ FITTED_TO = {
 
 
 def check(
-    data: Data, settings: Settings, on: Literal["train", "validation"], draws: int, seed: int, **_: object
+    data: Data, settings: Settings, on: On, draws: int | None, strengths: Sequence[float], seed: int, **_: object
 ) -> None:
     """Refuse a split that is not there, is all there is to measure on, or whose draws would lack a class."""
     split = data.splits.get(on)
     if split is None:
         raise EvenlyError("on 'validation' needs a validation set and there is none; use on='train'")
-    if on == "validation" and data.test is None:
+    if on == "validation" and data.test is None and settings.groups != "infer":  # inferring sets the test set aside
         raise EvenlyError(
             "on 'validation' fits the last layer there, so that nothing is left to measure it on; give a test set, or "
             "use on='train'"
         )
-    assert split.groups is not None
+    if not strengths or min(strengths) <= 0:
+        raise SettingError("strengths", list(strengths), "numbers above 0, at least one")
     labels = split.labels.cpu()
     if (missing := missing_class(labels, data.classes)) is not None:
         raise EvenlyError(f"class {missing} has no {on} example to fit a last layer to; use on='train'")
-    half, held_out, sets = balanced_draws(split.groups.cpu(), draws, seed)
-    for members in [half, *sets] if len(held_out) else sets:
+    tuned, held_out, sets = balanced_draws(data, on, draws or DRAWS[on], seed)
+    for members in [tuned, *sets] if len(held_out) else sets:
         if (missing := missing_class(labels[members], data.classes)) is not None:
             raise EvenlyError(
                 f"a group-balanced draw of {len(members)} examples holds none of class {missing}; make the groups of "
@@ -75,20 +84,27 @@ def dfr(
     data: Data,
     fit: Fit,
     *,
-    on: Literal["train", "validation"] = "train",
-    draws: Annotated[int, at_least(1), at_most(MOST_DRAWS)] = 10,
+    on: On = "train",
+    draws: Annotated[int | None, at_least(1), at_most(MOST_DRAWS)] = None,
+    strengths: Sequence[float] = STRENGTHS,
 ) -> Trained:
     """Train by ERM, then fit the last layer anew to group-balanced data, of training or of validation.
 
-    The features are standardised by the mean and deviation of the whole split; that goes into the layer's weights.
+    Where not given, `draws` is 10 on training and 20 on validation. `strengths` are the inverse strengths of the L1
+    penalty to choose from.
     """
-    split = data.splits[on]
-    name = output_layer(model(), split)
+    draws = DRAWS[on] if draws is None else draws
+    name = output_layer(model(), data.train)
     trained = fit(model(), data)
-    saved = fit.load_or_compute(
-        "last_layer", lambda: last_layer(trained.features(split), split, data.classes, draws, fit.seed)
-    )
-    trained.cost += FORWARD * (len(split) + 1)  # the features, and the example that showed where the last layer is
+    splits = [data.train] if data.validation is None else [data.train, data.validation]
+
+    def compute() -> Saved:
+        features = {split.name: trained.features(split).double() for split in splits}
+        return last_layer(features, data, on, draws, strengths, fit.seed)
+
+    saved = fit.load_or_compute("last_layer", compute)
+    # the features, and the example that showed where the last layer is
+    trained.cost += FORWARD * (sum(map(len, splits)) + 1)
     layer = trained.model.get_submodule(name)
     assert isinstance(layer, nn.Linear)
     replace_weights(layer, saved["weight"], saved["bias"])
@@ -104,35 +120,47 @@ def dfr(
     return trained
 
 
-def last_layer(features: Tensor, split: Split, classes: int, draws: int, seed: int) -> Saved:
-    """Step 2 on features (N, D): `weight` (K, D) and `bias` (K,) for features as they are, and how they were found.
+def last_layer(
+    features: Mapping[str, Tensor], data: Data, on: On, draws: int, strengths: Sequence[float], seed: int
+) -> Saved:
+    """Step 2 on features (N, D) by split: `weight` (K, D) and `bias` (K,) for features as they are, and how they were
+    found.
 
     `C` is the inverse strength chosen and `held_out_worst_group` what it reached (NaN where no group had an example to
-    spare: C is then the first of `STRENGTHS`); `times_drawn` (N,) counts the draws that an example was in.
+    spare: C is then the first of `strengths`); `times_drawn` (N,) counts the draws that an example was in.
     """
     from sklearn.preprocessing import StandardScaler
 
-    assert split.groups is not None
-    labels, groups = split.labels.cpu(), split.groups.cpu()
-    scaler = StandardScaler().fit(features.double().numpy())
-    x = torch.from_numpy(scaler.transform(features.double().numpy()))
-    half, held_out, sets = balanced_draws(groups, draws, seed)
-    best, C = (-1.0, 0.0), STRENGTHS[0]
+    labels = {name: data.splits[name].labels.cpu() for name in features}
+    held_on = "validation" if "validation" in features else on
+    groups = data.splits[held_on].groups
+    assert groups is not None
+    tuned, held_out, sets = balanced_draws(data, on, draws, seed)
+    scaler = StandardScaler().fit(features["train"].numpy())
+
+    def scaled(split: str, by: StandardScaler = scaler) -> Tensor:
+        return torch.from_numpy(by.transform(features[split].numpy()))
+
+    C, reached = strengths[0], [float("nan")]
     if len(held_out):
-        for strength in STRENGTHS:
-            weight, bias = regression(x[half], labels[half], classes, strength, seed)
-            reached = group_accuracy(x[held_out] @ weight.T + bias, labels[held_out], groups[held_out])
-            if (reached.worst, reached.mean) > best:
-                best, C = (reached.worst, reached.mean), strength
-    layers = [regression(x[members], labels[members], classes, C, seed) for members in sets]
+        half = StandardScaler().fit(features[on][tuned].numpy()) if on == "validation" else scaler
+        x, y, to_measure = scaled(on, half)[tuned], labels[on][tuned], scaled(held_on, half)[held_out]
+        layers = [regression(x, y, data.classes, strength, seed) for strength in strengths]
+        reached = [
+            group_accuracy(to_measure @ weight.T + bias, labels[held_on][held_out], groups.cpu()[held_out]).worst
+            for weight, bias in layers
+        ]
+        C = strengths[int(np.argmax(reached))]
+    x, y = scaled(on), labels[on]
+    layers = [regression(x[members], y[members], data.classes, C, seed) for members in sets]
     weight, bias = (torch.stack(parts).mean(0) for parts in zip(*layers, strict=True))
     weight = weight / torch.from_numpy(scaler.scale_)
     return {
         "weight": weight,
         "bias": bias - weight @ torch.from_numpy(scaler.mean_),
         "C": C,
-        "held_out_worst_group": best[0] if len(held_out) else float("nan"),
-        "times_drawn": torch.bincount(torch.cat(sets), minlength=len(labels)),
+        "held_out_worst_group": max(reached),
+        "times_drawn": torch.bincount(torch.cat(sets), minlength=len(y)),
     }
 
 
@@ -167,12 +195,17 @@ def halves(groups: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     return torch.cat(first), torch.cat(second)
 
 
-def balanced_draws(groups: Tensor, draws: int, seed: int) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Indices of the draw that the strength is chosen by, of the examples held out from it, and of the draws that the
-    layer is fitted to, from groups (N,)."""
+def balanced_draws(data: Data, on: On, draws: int, seed: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Indices into the split `on` of the draw that the strength is chosen by and of the draws that the layer is fitted
+    to; between them, of the examples held out to choose by: of validation where there is one."""
+    groups = data.splits[on].groups
+    assert groups is not None
+    groups = groups.cpu()
+    sets = [draw(groups, seed, number) for number in range(draws)]
+    if on == "train" and data.validation is not None:
+        return draw(groups, seed, "strength"), torch.arange(len(data.validation)), sets
     fitted, held_out = halves(groups, seed)
-    half = fitted[draw(groups[fitted], seed, "half")]
-    return half, held_out, [draw(groups, seed, number) for number in range(draws)]
+    return fitted[draw(groups[fitted], seed, "half")], held_out, sets
 
 
 def missing_class(labels: Tensor, classes: int) -> int | None:

@@ -21,12 +21,13 @@ from torch import Tensor
 
 from evenly.data import Data, Split
 from evenly.engine import FORWARD, Fit, probabilities
-from evenly.engine.accuracy import unseen_groups
+from evenly.engine.accuracy import small_group, unseen_groups
 from evenly.engine.checkpoints import Saved
 from evenly.methods.early import finite, train_early
 from evenly.methods.eiil import second_environment
 from evenly.methods.registry import Factory
 from evenly.methods.useful import check_splittable, hard_examples
+from evenly.settings import BY_GROUP
 
 Infer = Literal["useful", "eiil"]
 NAMES = {"useful": ("easy", "hard"), "eiil": ("first environment", "second environment")}
@@ -92,13 +93,15 @@ class Inferred:
             doubts.append(
                 f"no class fell in two by infer {self.rule!r}, so groups are the classes; try infer={other!r}"
             )
-        if select == "worst-group" and (unseen := unseen_groups(self.data)):
+        if select in BY_GROUP and (unseen := unseen_groups(self.data)):
             names = ", ".join(repr(self.data.measured_names[g]) for g in unseen[:3]) + ", ..." * (len(unseen) > 3)
             doubts.append(
                 f"{len(unseen)} of {int((counts > 0).sum())} inferred groups ({names}) "
-                f"{'has' if len(unseen) == 1 else 'have'} no validation example, so select 'worst-group' cannot see "
+                f"{'has' if len(unseen) == 1 else 'have'} no validation example, so select {select!r} cannot see "
                 f"{'it' if len(unseen) == 1 else 'them'}; hold out more examples, or use select='worst-class'"
             )
+        elif select in BY_GROUP and (small := small_group(self.data, select)) is not None:
+            doubts.append(small)
         return doubts
 
 
@@ -128,7 +131,7 @@ def infer_groups(model: Factory, data: Data, fit: Fit, rule: Infer = "useful") -
 
 
 def by_class(data: Data) -> Data:
-    """The data with its classes for groups, without a test set: what `Method.check` gets before groups are inferred."""
+    """The data with its classes for groups: what `Method.check` gets before groups are inferred."""
     return _grouped(data, {name: split.labels for name, split in data.splits.items()}, None)
 
 
@@ -174,10 +177,10 @@ def match(inferred: Tensor, true: Tensor) -> Match:
 
 
 def _grouped(data: Data, groups: dict[str, Tensor], names: list[str] | None) -> Data:
-    """The data with these groups (N,) by split for its own, and without a test set."""
+    """The data with these groups (N,) by split for its own, and without the splits that have none."""
 
     def grouped(split: Split | None) -> Split | None:
-        if split is None:
+        if split is None or split.name not in groups:
             return None
         changed = copy.copy(split)
         changed.groups, changed.evaluation_groups = groups[split.name], None
@@ -187,7 +190,7 @@ def _grouped(data: Data, groups: dict[str, Tensor], names: list[str] | None) -> 
         data,
         train=grouped(data.train),
         validation=grouped(data.validation),
-        test=None,
+        test=grouped(data.test),
         group_names=names,
         evaluation_group_names=None,
     )

@@ -9,9 +9,9 @@ the debiased one, f_D, the cross-entropy weighted by the relative difficulty
     W(x) = CE_B(x) / (CE_B(x) + CE_D(x)),
 
 large where f_B fails and f_D does not. As in the paper's experiments, W is taken of moving averages of each example's
-losses, and those are divided by the largest of the example's class. Each network starts from a draw of its own, as in
-the authors' code, f_D from the one that ERM has at that seed; a module or weights given are where both start. SAM and
-ASAM perturb both at once, their radius spans the two.
+losses, divided by the largest of the example's class. An average starts at the first loss, as in the authors' code.
+There, too, each network starts from a draw of its own: f_D from the one that ERM has at that seed. A module or weights
+given are where both start. SAM and ASAM perturb both at once, their radius spans the two.
 
 W feeds on itself: what f_D comes to fail at weighs less from then on. Where the training loss, which is f_D's on all
 examples, rises from epoch to epoch, f_D is giving up what f_B knows; a lower learning rate and a rule that selects an
@@ -35,6 +35,9 @@ from evenly.settings import at_least, at_most, below
 
 TINY = 1e-8
 """Added to what is divided by."""
+
+UNSEEN = -1.0
+"""In the place of an average of losses: the example has had none yet."""
 
 LEAST_Q = 1e-4
 """Below it the generalised cross-entropy is the cross-entropy to within rounding, and lost to rounding itself."""
@@ -65,12 +68,13 @@ def lff(
     `q` is that of the generalised cross-entropy, `average` the share of the past in the losses' moving averages.
     """
     labels = data.train.labels.to(fit.device)
-    past = torch.zeros(len(labels), 2, dtype=torch.float64)
+    unseen = torch.full((len(labels), 2), UNSEEN, dtype=torch.float64)
 
     def both_objectives(losses: Tensor, batch: Batch, state: State) -> Tensor:
         if batch.first:
             now = losses.detach().double()
-            averaged = average * state["losses"][batch.index] + (1 - average) * now
+            past = state["losses"][batch.index]
+            averaged = torch.where(past == UNSEEN, now, average * past + (1 - average) * now)
             state["losses"] = state["losses"].index_copy(0, batch.index, averaged)
         weight = relative_difficulty(state["losses"], labels, data.classes)[batch.index].to(losses)
         biased, debiased = losses.unbind(1)
@@ -79,7 +83,7 @@ def lff(
     if (observe := data.observe) is not None:
         data = replace(data, observe=lambda _: observe(pair.debiased))
     pair = Pair(model(1), model())
-    objective = Objective(both_objectives, {"losses": past}, per_example_loss=losses_of_both, gradients=2)
+    objective = Objective(both_objectives, {"losses": unseen}, per_example_loss=losses_of_both, gradients=2)
     trained = fit(pair, data, objective=objective)
     trained.model = pair.debiased
     return trained
@@ -97,7 +101,10 @@ def generalised(cross_entropies: Tensor, q: float) -> Tensor:
 
 
 def relative_difficulty(averages: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """W (N,) of the moving averages (N, 2) of both networks' losses, each divided by its largest in the class."""
+    """W (N,) of the moving averages (N, 2) of both networks' losses, each divided by its largest in the class.
+
+    An example that is `UNSEEN` does not count in its class, and its own W means nothing.
+    """
     rows = labels[:, None].expand_as(averages)
     largest = torch.zeros(classes, 2, dtype=averages.dtype, device=averages.device).scatter_reduce(
         0, rows, averages, "amax"

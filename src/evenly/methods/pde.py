@@ -3,8 +3,9 @@
 1. Warm-up: train on a group-balanced subset, every group cut down to the size of the smallest.
 2. Expansion: every few epochs add a few of the remaining examples, drawn as evenly over the groups as what is left
    allows, and train on. The momentum gathered in the warm-up is kept.
-3. Return the weights with the best worst-group accuracy on validation (``select="worst-group"``). With a `patience`,
-   training stops once the expansions have gone so many epochs without a better one.
+3. Return the weights with the best worst-group accuracy on validation: the rule "worst-group" holds where no other is
+   given; the paper's own is "worst-group-argmax". With a `patience`, training stops once the expansions have gone so
+   many epochs without a better one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def check(data: Data, settings: Settings, warmup_epochs: int | None, add: Any, *
         raise SettingError("add", list(add), "numbers from 0, one of them above 0")
 
 
-@method(needs_groups=True, check=check)
+@method(needs_groups=True, check=check, prefers="worst-group")
 def pde(
     model: Factory,
     data: Data,
@@ -53,8 +54,9 @@ def pde(
 
     Where not given (the defaults are evenly's own; the paper sets them per data set), the warm-up takes two thirds of
     the epochs and the rest holds ten expansions, each a twentieth of the balanced set. `decay` multiplies the learning
-    rate at the end of the warm-up; `add="all"` expands at once. `cap` is for many groups of which some are tiny, as in
-    CivilComments: each gives at most so many to the balanced set, smaller ones all they have.
+    rate at the end of the warm-up; none was as good on validation (docs/groups.md). `add="all"` expands at once. `cap`
+    is for many groups of which some are tiny, as in CivilComments: each gives at most so many to the balanced set,
+    smaller ones all they have.
     """
     warmup_epochs = max(1, 2 * fit.epochs // 3) if warmup_epochs is None else warmup_epochs
     every = max(1, (fit.epochs - warmup_epochs) // 10) if every is None else every

@@ -28,7 +28,11 @@ Check = Callable[..., None]
 
 @frozen
 class Method:
-    """A method: what it does in a line, whether it needs groups, and the method that is its control at equal cost."""
+    """A method: what it does in a line, whether it needs groups, and the method that is its control at equal cost.
+
+    `prefers` is the selection rule that its paper has. It holds where neither the user nor a recipe names one and the
+    data allows it, and then for every method of a comparison.
+    """
 
     name: str
     run: Callable[..., Trained]
@@ -36,6 +40,7 @@ class Method:
     needs_groups: bool
     control: str
     own_check: Check | None = None
+    prefers: str | None = None
 
     @property
     def options(self) -> dict[str, Option]:
@@ -75,14 +80,14 @@ METHODS: dict[str, Method] = {}
 
 
 def method(
-    *, needs_groups: bool = False, control: str = "erm", check: Check | None = None
+    *, needs_groups: bool = False, control: str = "erm", check: Check | None = None, prefers: str | None = None
 ) -> Callable[[Callable[..., Trained]], Callable[..., Trained]]:
     """Register a method under its function's name; the first line of its docstring is its summary."""
 
     def register(function: Callable[..., Trained]) -> Callable[..., Trained]:
         name = function.__name__
         summary = (function.__doc__ or "").strip().splitlines()[0].rstrip(".")
-        METHODS[name] = Method(name, function, summary, needs_groups, control, check)
+        METHODS[name] = Method(name, function, summary, needs_groups, control, check, prefers)
         return function
 
     return register

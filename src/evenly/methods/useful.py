@@ -3,7 +3,9 @@
 1. Train for a few epochs, until the drop in training loss has shrunk: the easy features are learned by then.
 2. In every class, split the examples by 2-means on the network's outputs; the cluster with the larger mean loss holds
    the examples without easy features (eq. 12).
-3. Repeat these examples (twice per epoch) and train again from the start.
+3. Repeat these examples (twice per epoch) and train again from the same initial weights.
+
+Both trainings have the run's optimizer: with SAM, the early network is trained by SAM as well.
 
     hard = evenly.hard_examples(logits, labels)
     loader = DataLoader(dataset, batch_size=128, sampler=evenly.Upsample(hard, total=len(dataset)))

@@ -11,13 +11,14 @@ from attrs import evolve
 
 from evenly.report.formats import listed, percent, times
 from evenly.report.names import arm_label, has_metric
-from evenly.report.run_words import evaluation_cost, inferred_groups, ran_shorter
+from evenly.report.run_words import evaluation_cost, inferred_groups, last_epoch, ran_shorter
 from evenly.report.verdicts import Verdict, full_erm, verdict
 from evenly.runs.arms import Arm, point_name
 from evenly.runs.comparison import Comparison
 from evenly.runs.cost_to_reach import Level
 from evenly.runs.results import SHOWN, InferredGroups
 from evenly.runs.summary import Row, Summary, mean
+from evenly.settings import BY_GROUP
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -65,7 +66,7 @@ def verdicts(comparison: Comparison) -> list[Verdict]:
 
 def headline(comparison: Comparison) -> str:
     """The metric that verdicts are about: worst-group accuracy where the selection rule aims at it, else accuracy."""
-    aims_at_worst = comparison.plan.rule in ("worst-group", "worst-inferred-group")
+    aims_at_worst = comparison.plan.rule.replace("-inferred", "") in BY_GROUP
     return "worst_group" if aims_at_worst and has_metric(comparison.summary, "worst_group") else "accuracy"
 
 
@@ -80,6 +81,7 @@ def closing(comparison: Comparison) -> list[str]:
     if shorter := [arm_label(each.arm) for each in arms if ran_shorter(each.arm.method, each.cost_multiple)]:
         notes.append(f"1x is ERM for all the epochs set; {listed(shorter)} ran for fewer.")
     notes += _evaluation({arm_label(each.arm): each.evaluation_cost_multiple for each in arms})
+    notes += last_epochs(comparison)
     return [*notes, *cost_to_reach(comparison), *inferences(comparison.rows), *remarks(comparison.rows)]
 
 
@@ -98,6 +100,16 @@ def _evaluation(costs: Mapping[str, float]) -> list[str]:
         return []
     low, high = times(min(costs.values())), times(max(costs.values()))
     return [evaluation_cost(low if low == high else f"between {low} and {high}")]
+
+
+def last_epochs(comparison: Comparison) -> list[str]:
+    """For each method whose weights are of another epoch than the last, what that would give."""
+    notes = []
+    for each in comparison.arms:
+        runs = [run for seed in comparison.plan.seeds if (run := comparison.runs.get((each.arm, seed))) is not None]
+        if last := last_epoch(runs):
+            notes.append(f"{arm_label(each.arm)}: {last}.")
+    return notes
 
 
 def cost_to_reach(comparison: Comparison) -> list[str]:

@@ -17,7 +17,7 @@ from evenly.engine.accuracy import group_accuracy, wilson
 from evenly.report.comparison_words import headline, sentences
 from evenly.report.formats import bounds, counted, interval, listed, multiple, number, percent, points, times
 from evenly.report.names import METRIC_NAMES, RULES, has_metric
-from evenly.report.run_words import erm_in_full, inferred_groups, uncaptured, worst_group
+from evenly.report.run_words import erm_in_full, inferred_groups, last_epoch, uncaptured, worst_group
 from evenly.runs.arms import point_name
 from evenly.runs.comparison import Comparison
 from evenly.runs.predictions import Predictions
@@ -41,13 +41,14 @@ def show_run(run: Run) -> None:
         f"{result.data.name}: {result.method} with {result.optimizer}, {counted(result.epochs, 'epoch')}, "
         f"{result.cost_multiple:.2f}x the cost of ERM{full}"
     )
-    weights = f"weights of epoch {result.selected_epoch}, rule: {result.rule}"
-    _line(f"{SHOWN[result.judged]} accuracy", f"{measured.accuracy:.1%}   ({weights})")
+    _line(f"{SHOWN[result.judged]} accuracy", f"{measured.accuracy:.1%}")
     if measured.worst_group is not None:
         which = worst_group(measured, result.data.group_names)
         _line("worst group", f"{measured.worst_group:.1%}   {which}")
         # none where no group of training is in the split
         _line("train-weighted", percent(measured.train_weighted))
+    weights = f"epoch {result.selected_epoch} of {result.epochs} (rule: {result.rule})"
+    _line("weights used", "; ".join(filter(None, (weights, last_epoch([run])))))
     _line("weights cost", f"{result.selected_after_epochs:.1f} epochs of the full training set")
     if result.evaluation_cost:
         _line("evaluation", f"{times(result.evaluation_cost_multiple)} the cost of ERM, counted separately")

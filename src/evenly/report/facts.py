@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
+from evenly.methods import METHODS
 from evenly.report.blocks import Fact, Facts
 from evenly.report.formats import listed
 from evenly.report.names import RULES, setting_name
@@ -27,7 +28,7 @@ def run_facts(run: Run) -> Facts:
         Fact("seed", str(plan.seed)),
         Fact("model", run.results.model),
         Fact("model options", as_text(plan.model.options)),
-        *setting_facts(evolve(plan.settings, threads=run.config.threads), run.results.rule),
+        *setting_facts(evolve(plan.settings, threads=run.config.threads), run.results.rule, [plan.method.name]),
         Fact("stopped at a cost of", budget),
         *data_facts(run.results.data),
     )
@@ -43,7 +44,7 @@ def comparison_facts(comparison: Comparison) -> Facts:
         *(Fact(f"{setting_name(name)}, swept", as_text(values, name)) for name, values in plan.sweep.items()),
         Fact("model", plan.model),
         Fact("model options", as_text(plan.model_options)),
-        *setting_facts(plan.in_common, plan.rule, leave_out=plan.sweep, differs=plan.differs),
+        *setting_facts(plan.in_common, plan.rule, plan.methods, leave_out=plan.sweep, differs=plan.differs),
         Fact("epochs where they differ", _other_epochs(comparison)),
         *(Fact(f"{method}'s own", as_text(options)) for method, options in plan.options.items()),
         *data_facts(evolve(comparison.rows[0].result.data, options=plan.data_options)),
@@ -51,7 +52,11 @@ def comparison_facts(comparison: Comparison) -> Facts:
 
 
 def setting_facts(
-    settings: Settings, rule: str, leave_out: Collection[str] = (), differs: Collection[str] = ()
+    settings: Settings,
+    rule: str,
+    methods: Collection[str],
+    leave_out: Collection[str] = (),
+    differs: Collection[str] = (),
 ) -> list[Fact]:
     """Every setting of training, the selection rule last.
 
@@ -68,7 +73,10 @@ def setting_facts(
         text = option.none if value is None else as_text(value)
         facts.append(Fact(setting_name(name), text + (", not in every method" if name in differs else ""), option.help))
     help_text = settings_of(Settings)["select"].help
-    return [*facts, Fact("selection rule", f"{rule}: {RULES[rule]}" if rule in RULES else rule, help_text)]
+    known = {name: METHODS.get(name.partition("+")[0]) for name in methods}
+    fans = [name for name, method in known.items() if method is not None and method.prefers == settings.select]
+    text = "; ".join([f"{rule}: {RULES.get(rule, rule)}", *(f"{name} prefers this rule" for name in fans)])
+    return [*facts, Fact("selection rule", text, help_text)]
 
 
 def data_facts(data: DataSummary) -> list[Fact]:

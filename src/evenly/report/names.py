@@ -23,9 +23,13 @@ METRIC_COLUMNS = {
 RULES = {
     "last": "last epoch",
     "average": "epoch with the best validation accuracy",
-    "worst-group": "epoch with the best validation worst-group accuracy",
+    "worst-group": "epoch with the best validation accuracy, of those with a worst group within one standard error of "
+    "the best",
+    "worst-group-argmax": "epoch with the best validation worst-group accuracy",
     "worst-class": "epoch with the best validation worst-class accuracy",
-    "worst-inferred-group": "epoch with the best validation accuracy in the worst inferred group",
+    "worst-inferred-group": "epoch with the best validation accuracy, of those with a worst inferred group within one "
+    "standard error of the best",
+    "worst-inferred-group-argmax": "epoch with the best validation accuracy in the worst inferred group",
 }
 """Whose weights a selection rule uses."""
 METHODS = {"erm": "ERM", "random_upsample": "random upsampling"}

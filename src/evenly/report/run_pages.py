@@ -12,11 +12,11 @@ from evenly.report import figures
 from evenly.report.blocks import Block, Cell, Gallery, Page, Panel, Panels, Picture, Prose, Row, Section, Table, present
 from evenly.report.facts import run_facts
 from evenly.report.figures import Curve, Style, data_uri
-from evenly.report.formats import bounds, number, percent
+from evenly.report.formats import bounds, number, percent, sentence
 from evenly.report.groups import cost_to_reach_of_run, origins, over_epochs
 from evenly.report.names import METRIC_COLUMNS, RULES, group_name, run_label
 from evenly.report.rendering import footer
-from evenly.report.run_words import run_sentences
+from evenly.report.run_words import last_epoch, run_sentences
 from evenly.report.training_figures import STYLES, alignments, legend, training_of_run
 from evenly.runs.arms import Arm
 from evenly.runs.examples import Example, Examples, read_examples
@@ -39,7 +39,9 @@ def run_page(run: Run) -> Page:
         None if run.selection is None else separation(run.selection),
         gallery(run, result.method),
     ]
-    short = Section("In short", "short", [Prose(run_sentences(result))])
+    said = run_sentences(result)
+    said[2:2] = [sentence(last)] if (last := last_epoch([run])) else []
+    short = Section("In short", "short", [Prose(said)])
     title = f"{run_label(result)} on {result.data.name}"
     return Page(title, "", [short, Section("The run", "run", present(blocks))], footer())
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from evenly.data import Data
 from evenly.engine.progress import duration
@@ -10,6 +11,8 @@ from evenly.report.formats import bounds, counted, listed, percent, sentence, ti
 from evenly.report.names import RULES, group_name, run_label
 from evenly.runs.plan import Plan
 from evenly.runs.results import SHOWN, DataSummary, InferredGroups, Measured, RunResult
+from evenly.runs.run import Run
+from evenly.runs.summary import mean
 
 SAME_COST = 0.05
 """Costs within this share of each other are called the same."""
@@ -58,6 +61,30 @@ def start_words(plan: Plan, data: Data, what: str, device: str, threads: int) ->
         f"  {what}",
         f"  {length}, {batches}, {place}",
     ]
+
+
+def last_epoch(runs: Sequence[Run]) -> str:
+    """What the last epoch would give on validation, and what the weights used have there: means over runs of a method.
+
+    Nothing where every run uses the weights of its last epoch.
+    """
+    used, last = [], []
+    for run in runs:
+        rows = {row["epoch"]: row["validation"] for row in run.history if "validation" in row}
+        if run.results.rule == "last" or run.results.selected_epoch not in rows:
+            return ""
+        used.append(rows[run.results.selected_epoch])
+        last.append(rows[max(rows)])
+    if used == last:
+        return ""
+    return f"the last epoch would give {_reached(last)} on validation, where these weights have {_reached(used)}"
+
+
+def _reached(measured: Sequence[Mapping[str, Any]]) -> str:
+    words = {"worst_group": "in the worst group", "worst_inferred_group": "in the worst inferred group"}
+    worst = next((metric for metric in words if metric in measured[0]), "worst_class")
+    shares = (percent(mean(each[metric] for each in measured)) for metric in ("accuracy", worst))
+    return f"{next(shares)} accuracy and {next(shares)} {words.get(worst, 'in the worst class')}"
 
 
 def evaluation_cost(cost: str) -> str:

@@ -140,7 +140,7 @@ def test_what_is_there_is_chosen_the_official_files_first(tmp_path, monkeypatch,
     data = load("celeba")
     assert (len(data.train), data.train.example_shape, data.name) == (100, (3, 64, 64), "celeba")
     assert data.recipe["model"] == "resnet18"
-    assert (data.recipe["epochs"], data.recipe["augment"], data.recipe["select"]) == (20, "none", "worst-group")
+    assert (data.recipe["epochs"], data.recipe["augment"], data.recipe["select"]) == (20, "none", "worst-group-argmax")
     official(tmp_path / "celeba", "txt")
     assert sum(map(len, load("celeba").splits.values())) == COUNT
 

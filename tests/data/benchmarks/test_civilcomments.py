@@ -93,7 +93,7 @@ def test_accuracy_is_measured_on_the_overlapping_groups_and_pde_balances_the_dis
     assert measured.worst_group == pytest.approx(min(by_hand), abs=1e-12)
     share = data.train.evaluation_groups.sum(0).double()
     assert measured.train_weighted == pytest.approx(float((share * torch.tensor(by_hand)).sum() / share.sum()))
-    assert run.results.rule == "worst-group"
+    assert run.results.rule == "worst-group-argmax"
     assert (run.results.data.groups, len(run.results.data.group_names)) == (512, 16)
     distinct = torch.bincount(data.train.groups)
     assert run.history[0]["examples"] == int(distinct.clamp(max=3).sum()) < 3 * int((distinct > 0).sum())

@@ -66,7 +66,7 @@ def test_it_has_a_name_a_usual_size_and_the_papers_settings(tmp_path, monkeypatc
     assert np.array_equal(data.train.inputs[0].numpy(), customary(0, 224, 256))
     wanted = {"model": "resnet18", "epochs": 100, "batch_size": 128, "weight_decay": 1e-4, "schedule": "cosine"}
     assert {key: data.recipe[key] for key in wanted} == wanted
-    assert data.recipe["select"] == "worst-group"
+    assert data.recipe["select"] == "worst-group-argmax"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from evenly.data.rows import read_rows
 from evenly.errors import EvenlyError, unknown
 
 SHARES = (0.5, 0.1)  # of train and validation among the first 10,000; the rest is the test set
+DFR = {"strengths": [3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003]}
+"""The penalties that the authors of DFR choose from on CelebA."""
 _ZIP = "images_89x109_jpg.zip"
 _IMAGES = "img_align_celeba"
 _LAYOUTS = {
@@ -72,7 +74,7 @@ def celeba(
         reading=Reading(size=target_size, channels=3, memory=memory),
         seed=seed,
         groups=f"label,{attribute}",
-        recipe=GROUPED | {"augment": "none", "epochs": 20, "select": "worst-group"},
+        recipe=GROUPED | {"augment": "none", "epochs": 20, "select": "worst-group-argmax", "options": {"dfr": DFR}},
         decoded=decoded,
     )
     data.group_names = [f"{one}, {other}" for one in classes for other in values]

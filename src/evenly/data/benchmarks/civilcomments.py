@@ -68,6 +68,6 @@ def civilcomments(folder: Folder = None, groups: str = OVERLAPPING, seed: int = 
         group_names=by_group.names,
         evaluation_group_names=by_group.evaluation_names,
         attribute_names={name: ["not mentioned", "mentioned"] for name in mentions},
-        recipe={"model": "bag_of_words", "select": "worst-group", "options": {"pde": PDE}},
+        recipe={"model": "bag_of_words", "select": "worst-group-argmax", "options": {"pde": PDE}},
         preprocessing=TextPreprocessing("comment_text", label=None),
     )

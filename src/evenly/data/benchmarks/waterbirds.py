@@ -53,7 +53,7 @@ def waterbirds(folder: Folder = None, size: int = 224, memory: float = MEMORY, s
         reading=Reading(size=Squeezed(size, round(size * 256 / 224)), channels=3, memory=memory),
         seed=seed,
         groups="label,place",
-        recipe=GROUPED | {"augment": "basic", "epochs": 100, "select": "worst-group"},
+        recipe=GROUPED | {"augment": "basic", "epochs": 100, "select": "worst-group-argmax"},
     )
     data.group_names = [f"{bird} on {where}" for bird in CLASSES for where in PLACES]
     return data
