@@ -12,6 +12,9 @@ import attrs
 
 from evenly.errors import EvenlyError
 
+SIMPLE = frozenset((int, float, str, bool, type(None)))
+"""What JSON has as it is. Of a long list of these, only the set of types is looked at."""
+
 
 class Value:
     """Gives an attrs class `to_dict` and `from_dict`; every field is a plain value, another such class, or a container
@@ -45,6 +48,8 @@ def plain(value: Any) -> Any:
         return own()
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple) and SIMPLE.issuperset(map(type, value)):
+        return list(value)
     if isinstance(value, Sequence | Set) and not isinstance(value, str):
         return [plain(inner) for inner in (sorted(value) if isinstance(value, Set) else value)]
     if isinstance(value, PurePath):
@@ -86,6 +91,9 @@ def _built_parts(origin: Any, parts: tuple[Any, ...], value: Any) -> Any:
     if _is_mapping(origin):
         return {key: _built(parts[1], inner) for key, inner in value.items()}
     kinds = parts[:1] * len(value) if origin is Sequence or parts[-1] is Ellipsis else parts
+    allowed = set(typing.get_args(parts[0]) or parts[:1])
+    if len({*kinds}) == 1 and len(kinds) == len(value) and SIMPLE >= allowed >= set(map(type, value)):
+        return tuple(value)
     return tuple(_built(kind, each) for kind, each in zip(kinds, value, strict=True))
 
 

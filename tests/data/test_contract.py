@@ -203,17 +203,17 @@ def test_metrics_and_audits_go_by_the_evaluation_groups_or_else_by_the_groups():
     assert data.group_count == 4
     outputs = torch.tensor([-1.0, -3.0, -1.0, 2.0, -2.0, 5.0])  # (N,) logits of class 1; the fifth is wrong
     metrics = measure(outputs, data.test, data)
-    assert metrics["groups"] == pytest.approx([1.0, 3 / 4])
-    assert metrics["group_counts"] == [3, 4]
-    assert metrics["worst_group"] == pytest.approx(0.75)
-    assert metrics["train_weighted"] == pytest.approx((3 * 1.0 + 4 * 0.75) / 7)
+    assert metrics.groups == pytest.approx((1.0, 3 / 4))
+    assert metrics.group_counts == (3, 4)
+    assert metrics.worst_group == pytest.approx(0.75)
+    assert metrics.train_weighted == pytest.approx((3 * 1.0 + 4 * 0.75) / 7)
     run = evenly.train(data, model="mlp", epochs=1, device="cpu")
     audit = evenly.audit(run.model, data, top=0)
     assert {group.name: group.n for group in audit.groups} == {"old": 3, "young": 4}
     plain = Data((X, LABELS, GROUPS), test=(X, LABELS, GROUPS))
     assert plain.measured_names == ["group 0", "group 1", "group 2", "group 3"]
     assert plain.train.measured_groups is plain.train.groups
-    assert measure(torch.randn(6, 2), plain.test, plain)["group_counts"] == [1, 1, 2, 2]
+    assert measure(torch.randn(6, 2), plain.test, plain).group_counts == (1, 1, 2, 2)
     assert Data((X, LABELS)).measured_names == []
 
 

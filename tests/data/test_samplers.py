@@ -1,5 +1,6 @@
 """Samplers: which examples an epoch holds, how often, in which order. Each against counting by hand."""
 
+import time
 from collections import Counter
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from evenly import GroupBalanced, ProgressiveExpansion, Upsample
 from evenly.data import Everything
+from evenly.data.samplers import members_by_group
 
 GROUPS = [0] * 25 + [1] * 4 + [3] * 11  # group 2 has no example
 SAMPLERS = {
@@ -231,3 +233,19 @@ REFUSED = [
 @pytest.mark.parametrize(("call", "message"), REFUSED)
 def test_refusals(refused, call, message):
     refused(message, call)
+
+
+# many groups
+
+
+def test_members_of_groups_with_gaps():
+    groups = torch.tensor([70, 3, 70, 3, 3, 5])
+    assert {g: members.tolist() for g, members in members_by_group(groups).items()} == {3: [1, 3, 4], 5: [5], 70: [0, 2]}
+
+
+def test_time_grows_with_examples_plus_groups():
+    """A comparison of every example with every group takes over ten seconds here."""
+    groups = 5 * (torch.arange(400_000) % 20_000)
+    started = time.perf_counter()
+    assert len(GroupBalanced(groups)) == 400_000
+    assert time.perf_counter() - started < 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import evenly
 from evenly.data import Data
 from evenly.data.samplers import GroupBalanced, ProgressiveExpansion, Upsample
 from evenly.engine import Trained, measure
-from evenly.engine.accuracy import intervals, usage, wilson
+from evenly.engine.accuracy import Usage, intervals, usage, wilson
 from evenly.errors import EvenlyError
 from evenly.optim.registry import builder
 
@@ -61,6 +62,40 @@ def test_overlapping_groups():
     assert result.weighted == pytest.approx((2 * 0.5 + 1 * 2 / 3) / 3)
 
 
+@pytest.mark.parametrize("outputs", [torch.tensor([[math.nan, 1.0], [0.0, 1.0]]), torch.tensor([math.nan, -1.0])])
+def test_outputs_that_are_not_numbers_are_refused_not_counted(outputs):
+    with pytest.raises(EvenlyError, match="outputs hold NaN for 1 of 2 examples"):
+        evenly.group_accuracy(outputs, [0, 0], [0, 1])
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda names: np.array(names, dtype=object)])
+def test_groups_by_name_are_those_numbered_in_order(kind):
+    outputs, labels = logits([0, 1, 1]), [0, 0, 1]
+    named = evenly.group_accuracy(outputs, labels, kind(["water", "land", "water"]), kind(["land", "sky"]))
+    numbered = evenly.group_accuracy(outputs, labels, [2, 0, 2], [0, 1])
+    assert named.names == ("land", "sky", "water")
+    torch.testing.assert_close(named.per_group, numbered.per_group, equal_nan=True)
+    assert (named.worst_group, named.weighted, numbered.names) == (0, numbered.weighted, ())
+
+
+def test_memory_grows_with_examples_plus_groups():
+    """A table of membership would be 5 GB here."""
+    count, groups = 500_000, torch.arange(500_000) % 10_000
+    outputs, labels = torch.zeros(count), torch.zeros(count, dtype=torch.long)
+    tracker = memory()
+    next(tracker)
+    result = evenly.group_accuracy(outputs, labels, groups, groups)
+    assert next(tracker) < 200 * 2**20
+    assert (result.worst, len(result.counts)) == (1.0, 10_000)
+
+
+def memory():
+    """First nothing, then by how many bytes the peak of this process's memory rose meanwhile."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield 0
+    yield 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+
 @pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
 def test_takes_lists_arrays_and_tensors(kind):
     result = evenly.group_accuracy(kind([-1.0, 2.0, 3.0]), kind([0, 1, 0]), kind([0, 0, 1]), kind([0, 1]))
@@ -70,7 +105,9 @@ def test_takes_lists_arrays_and_tensors(kind):
 @pytest.mark.parametrize(
     ("labels", "groups", "message"),
     [
-        ([0, 1, 1], [0, 1], "2 groups for 3 examples"),
+        ([0, 1, 1], [0, 1], r"groups have shape \(2,\) for 3 examples"),
+        ([0, 1, 1], [0, 0.5, 1], r"groups are not whole numbers \(e.g. 0.5\); give integers"),
+        ([0, 1, 1], [0, math.nan, 1], "groups are not whole numbers"),
         ([0], [0, 1, 1], "labels of shape"),
         ([[0], [1], [1]], [0, 1, 1], "labels of shape"),
         ([], [], "labels of shape"),
@@ -131,7 +168,7 @@ def test_what_is_reported_of_a_split():
         test=(x[:4], labels[:4], [0, 0, 2, 2]),
     )
     outputs = logits([0, 1, 1, 1])
-    row = measure(outputs, data.test, data)
+    row = measure(outputs, data.test, data).row()
     wrong, right = math.log(1 + math.e), math.log(1 + math.exp(-1))
     assert row == {
         "accuracy": 0.75,
@@ -143,7 +180,7 @@ def test_what_is_reported_of_a_split():
         "group_counts": [2, 0, 2, 0],
     }
     plain = Data(train=(x[:4], labels[:4]))
-    assert measure(outputs, plain.train, plain) == {key: row[key] for key in ("accuracy", "loss", "worst_class")}
+    assert measure(outputs, plain.train, plain).row() == {key: row[key] for key in ("accuracy", "loss", "worst_class")}
 
 
 def test_intervals_are_wilsons_and_none_of_nothing():
@@ -151,7 +188,7 @@ def test_intervals_are_wilsons_and_none_of_nothing():
     found = intervals([0.75, None, 1.0, 0.0, None, 0.5], [8, 0, 5, 3, 4, 0])
     for got, (right, n) in zip([found[0], *found[2:4]], [(6, 8), (5, 5), (0, 3)], strict=True):
         other = binomtest(right, n).proportion_ci(0.95, method="wilson")
-        assert got == pytest.approx([other.low, other.high], abs=1e-12)
+        assert got == pytest.approx((other.low, other.high), abs=1e-12)
     assert found[1] is found[4] is found[5] is None
     assert wilson(6, 8, level=0.99)[0] < found[0][0]
 
@@ -166,13 +203,11 @@ def grouped(overlapping=False):
 
 def test_where_examples_came_from_by_hand():
     shown = torch.tensor([0, 2, 1, 0, 0, 0, 4, 3, 3, 0, 0, 0])
-    assert usage(shown, grouped()) == {
-        "examples": 5, "shown": 13, "groups": [3, 2, 0, 0], "groups_shown": [7, 6, 0, 0],
-    }  # fmt: skip
+    assert usage(shown, grouped()) == Usage(5, 13, (3, 2, 0, 0), (7, 6, 0, 0))
     # of overlapping groups an example counts in each
-    assert usage(shown, grouped(True)) == {"examples": 5, "shown": 13, "groups": [3, 3], "groups_shown": [7, 8]}
+    assert usage(shown, grouped(True)) == Usage(5, 13, (3, 3), (7, 8))
     plain = Data(train=(torch.zeros(12, 1), torch.arange(12) % 2))
-    assert usage(shown, plain) == {"examples": 5, "shown": 13}
+    assert usage(shown, plain) == Usage(5, 13)
 
 
 class Watched(torch.nn.Module):

@@ -249,7 +249,7 @@ def test_nothing_that_is_evaluated_is_augmented(fit, net, streamed, size, monkey
         torch.testing.assert_close(run.outputs(data.splits[name]), expected)
         if name == "validation":
             measured = measure(expected, Split(*part, name="validation"), data)
-            assert run.history[-1]["validation"]["loss"] == pytest.approx(measured["loss"], rel=1e-5)
+            assert run.history[-1]["validation"]["loss"] == pytest.approx(measured.loss, rel=1e-5)
     batches = Batches(data.train, size, CPU, augment=negative)
     positive = images()[0].float() / 255
     assert torch.equal(torch.cat([batch.x for batch in batches.in_order()]), positive)

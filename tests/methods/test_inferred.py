@@ -119,7 +119,7 @@ def test_true_groups_change_nothing_but_what_is_measured(tiny: Any, net: Any, en
     assert known.results.splits["test"].group_counts == (6,) * 4
     assert blind.results.splits["test"].groups == ()
     inferred = infer_groups_of(data, net, engine)
-    assert known.results.inferred_groups.match.purity == tuple(match(inferred, data.train.groups).purity)
+    assert known.results.inferred_groups.match.purity == match(inferred, data.train.groups).purity
 
 
 def infer_groups_of(data: Data, net: Any, engine: Any) -> torch.Tensor:
@@ -169,13 +169,13 @@ def test_a_match_by_hand() -> None:
     true = torch.tensor([0] * 6 + [1] * 2 + [3] * 4)
     inferred = torch.tensor([0] * 5 + [1] + [1, 1] + [2, 2, 2, 1])
     found = match(inferred, true)
-    assert found.purity == [5 / 6, 1.0, None, 3 / 4]
+    assert found.purity == (5 / 6, 1.0, None, 3 / 4)
     assert found.minority == Minority(group=1, inferred=1, recall=1.0, precision=2 / 4)
     expected = adjusted_mutual_info_score(true, inferred)
     assert found.adjusted_mutual_information == pytest.approx(expected)
     assert match(true, true).adjusted_mutual_information == pytest.approx(1)
     overlapping = torch.stack([true >= 1, true >= 3], 1)
-    assert match(inferred, overlapping).purity == [5 / 6, 1.0, 3 / 4]
+    assert match(inferred, overlapping).purity == (5 / 6, 1.0, 3 / 4)
 
 
 def test_controls_train_for_the_whole_cost_and_are_selected_by_the_same_groups(tiny: Any, net: Any) -> None:
@@ -227,8 +227,8 @@ def test_inferred_groups_that_validation_lacks_are_told_of_where_the_rule_goes_b
     assert two.doubts("last") == none.doubts("average") == []
     (small,) = none.doubts("worst-group")
     assert small.startswith("select 'worst-group' goes by groups of validation, where 'a, easy' has 1 example")
-    assert two.to_dict()["without_validation"] == ["a, hard", "b, hard"]
-    assert none.to_dict()["without_validation"] == []
+    assert two.summary().without_validation == ("a, hard", "b, hard")
+    assert none.summary().without_validation == ()
     train, held = (getattr(tiny(), name) for name in ("train", "validation"))
     few = Data((train.inputs, train.labels), (held.inputs[:2], torch.tensor([0, 1])))
     with pytest.warns(EvenlyWarning, match=r"2 of 4 inferred groups \(.*\) have no validation example"):

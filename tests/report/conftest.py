@@ -46,8 +46,8 @@ def measured(level: float, seed: int = 0, groups: int = 4) -> Measured:
         return Measured(accuracy, 0.5, accuracy - 0.05)
     shares = (*(min(accuracy - 0.1 + 0.05 * g, 1.0) for g in range(groups - 1)), None)
     counts = (*[10] * (groups - 1), 0)
-    limits = tuple(None if each is None else (each[0], each[1]) for each in intervals(shares, counts))
-    return Measured(accuracy, 0.5, accuracy - 0.05, accuracy - 0.1, accuracy + 0.01, shares, counts, limits)
+    worst, weighted, limits = accuracy - 0.1, accuracy + 0.01, intervals(shares, counts)
+    return Measured(accuracy, 0.5, accuracy - 0.05, worst, weighted, shares, counts, limits)
 
 
 def result(

@@ -85,8 +85,10 @@ class Split:
                 raise EvenlyError(f"the {name} set has inputs but no labels; give labels of shape ({count},)")
             labels = _labels_of(self.inputs)
         self.labels = _as_integers(labels, f"{name} labels", count)
-        self.groups = None if groups is None else _as_groups(groups, name, count)
-        self.evaluation_groups = None if evaluation_groups is None else _as_groups(evaluation_groups, name, count)
+        self.groups = None if groups is None else as_groups(groups, f"{name} groups", count)
+        self.evaluation_groups = (
+            None if evaluation_groups is None else as_groups(evaluation_groups, f"{name} groups", count)
+        )
         self.texts = self.inputs.texts if isinstance(self.inputs, Texts) else texts
         self.attributes = {
             key: _as_integers(column, f"{name} attribute {key!r}", count) for key, column in (attributes or {}).items()
@@ -324,23 +326,24 @@ def _as_integers(values: Any, what: str, count: int) -> Tensor:
     return tensor.long()
 
 
-def _as_groups(groups: Any, name: str, count: int) -> Tensor:
-    tensor = _as_tensor(groups, f"{name} groups")
+def as_groups(groups: Any, what: str, count: int) -> Tensor:
+    """Groups as integers (N,) from 0, or boolean (N, G); anything else is refused."""
+    tensor = _as_tensor(groups, what)
     if tensor.dtype == torch.bool and tensor.ndim == 2:
         if len(tensor) != count:
-            raise EvenlyError(f"{name} groups have {len(tensor)} rows for {count} examples; give one row for each")
+            raise EvenlyError(f"{what} have {len(tensor)} rows for {count} examples; give one row for each")
         if not bool(tensor.any()):
             raise EvenlyError(
-                f"no {name} example is in any of the {tensor.shape[1]} overlapping groups, so nothing can be measured "
-                "by them; give other groups, or none"
+                f"no {what.removesuffix('groups')}example is in any of the {tensor.shape[1]} overlapping groups, so "
+                "nothing can be measured by them; give other groups, or none"
             )
         return tensor
-    tensor = _as_integers(tensor, f"{name} groups", count)
+    tensor = _as_integers(tensor, what, count)
     if int(tensor.min()) < 0:
-        raise EvenlyError(f"{name} groups hold {int(tensor.min())}; number the groups from 0")
+        raise EvenlyError(f"{what} hold {int(tensor.min())}; number the groups from 0")
     if int(tensor.max()) >= MOST_GROUPS:
         raise EvenlyError(
-            f"{name} groups hold {int(tensor.max())}; number them from 0 without gaps, "
+            f"{what} hold {int(tensor.max())}; number them from 0 without gaps, "
             "e.g. numpy.unique(groups, return_inverse=True)[1]"
         )
     return tensor

@@ -140,9 +140,8 @@ class ProgressiveExpansion(EpochSampler):
     def _arrange(self) -> None:
         """Draw the order of arrival: the balanced set, then the rest as it will be added."""
         queues = [
-            members[torch.randperm(len(members), generator=generator(self.seed, "group", int(g)))]
-            for g in self._groups.unique()
-            for members in [(self._groups == g).nonzero().flatten()]
+            members[torch.randperm(len(members), generator=generator(self.seed, "group", g))]
+            for g, members in members_by_group(self._groups).items()
         ]
         smallest = min(len(queue) for queue in queues)
         taken = [smallest if self.cap is None else min(self.cap, len(queue)) for queue in queues]
@@ -192,7 +191,7 @@ class GroupBalanced(EpochSampler):
     def __init__(self, groups: Any, total: Annotated[int | None, at_least(1)] = None, seed: int = 0) -> None:
         super().__init__(seed)
         groups = _as_groups(groups)
-        self._queues = [(groups == g).nonzero().flatten() for g in groups.unique()]
+        self._queues = list(members_by_group(groups).values())
         self._total = len(groups) if total is None else int(total)
 
     def members(self) -> Tensor:
@@ -218,6 +217,13 @@ def _as_groups(values: Any) -> Tensor:
     if groups.ndim != 1 or not len(groups) or groups.is_floating_point() or groups.dtype == torch.bool:
         raise EvenlyError(f"groups must be integers (N,), got shape {tuple(groups.shape)} and type {groups.dtype}")
     return groups
+
+
+def members_by_group(groups: Tensor) -> dict[int, Tensor]:
+    """The indices of each group's examples, ascending, by group."""
+    present, sizes = groups.unique(return_counts=True)
+    members = groups.argsort(stable=True).split(sizes.tolist())
+    return dict(zip(present.tolist(), members, strict=True))
 
 
 def _as_additions(add: Any) -> int | list[int] | Literal["all"]:

@@ -13,17 +13,23 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 import torch
+from attrs import evolve, frozen
 from torch import Tensor
 
-from evenly.data.contract import Data, Split
+from evenly.data.contract import Data, Split, as_groups
 from evenly.engine.losses import losses, predictions
 from evenly.errors import EvenlyError
+from evenly.values import Value
 
 
 @dataclass(frozen=True)
 class GroupAccuracy:
-    """Accuracy per group (NaN where a group has no example), counts, the worst group, both averages."""
+    """Accuracy per group (NaN where a group has no example), counts, the worst group, both averages.
+
+    `names` are the groups' names, in the order of the numbers, where names were given.
+    """
 
     per_group: Tensor
     counts: Tensor
@@ -31,15 +37,52 @@ class GroupAccuracy:
     worst_group: int
     mean: float
     weighted: float | None
+    names: tuple[str, ...] = ()
+
+
+@frozen
+class Measured(Value):
+    """What a network reached on a split. The fields from `worst_group` on are there where there are groups."""
+
+    accuracy: float
+    loss: float | None
+    worst_class: float | None
+    worst_group: float | None = None
+    train_weighted: float | None = None
+    groups: tuple[float | None, ...] = ()
+    group_counts: tuple[int, ...] = ()
+    group_intervals: tuple[tuple[float, float] | None, ...] = ()
+
+    def metric(self, name: str) -> float | None:
+        """A metric by its name."""
+        value: float | None = getattr(self, name)
+        return value
+
+    def row(self) -> dict[str, Any]:
+        """What the line of an epoch has: no intervals, and nothing by group where there are no groups."""
+        values = self.to_dict()
+        names = ("accuracy", "loss", "worst_class", "worst_group", "train_weighted", "groups", "group_counts")
+        return {name: values[name] for name in (names if self.groups else names[:3])}
+
+
+@frozen
+class Usage(Value):
+    """Which training examples a run saw up to the epoch whose weights are used: how many different ones, how often in
+    all; by group where there are groups."""
+
+    examples: int
+    shown: int
+    groups: tuple[float, ...] = ()
+    groups_shown: tuple[float, ...] = ()
 
 
 def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = None) -> GroupAccuracy:
-    """Accuracy of each group, the worst, and both averages.
+    """Accuracy of each group, the worst, and both averages. Time and memory grow with N + G.
 
     Args:
         outputs: logits (N, K), (N, 1) or (N,).
         labels: (N,).
-        groups: integers (N,), or boolean (N, G) where groups overlap.
+        groups: integers or names (N,), or boolean (N, G) where groups overlap.
         train_groups: the training set's groups, in the same form; without it there is no weighted average.
     """
     outputs, labels = torch.as_tensor(outputs), torch.as_tensor(labels)
@@ -47,23 +90,39 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
         raise EvenlyError(
             f"labels of shape {tuple(labels.shape)} do not go with outputs {tuple(outputs.shape)}; give (N,) and (N, K)"
         )
-    if torch.as_tensor(groups).ndim == 1 and int(torch.as_tensor(groups).min()) < 0:
-        raise EvenlyError(f"groups hold {int(torch.as_tensor(groups).min())}; number the groups from 0")
-    right = (predictions(outputs) == labels).double()
-    train_groups = None if train_groups is None else torch.as_tensor(train_groups)
-    count = max(_count(torch.as_tensor(groups)), 0 if train_groups is None else _count(train_groups))
-    members = _members(torch.as_tensor(groups), count).to(right.device)
-    if len(members) != len(right):
-        raise EvenlyError(f"{len(members)} groups for {len(right)} examples; give one group for each")
-    counts = members.sum(0)
-    per_group = (members.double().T @ right) / counts
+    if count := int(torch.isnan(outputs).reshape(len(outputs), -1).any(1).sum()):
+        raise EvenlyError(f"outputs hold NaN for {count} of {len(outputs)} examples; leave them out, or mend the model")
+    groups, train_groups, names = _numbered(groups, train_groups)
+    groups = as_groups(groups, "groups", len(labels))
+    train_groups = None if train_groups is None else as_groups(train_groups, "train_groups", len(train_groups))
+    return _by_group(predictions(outputs) == labels, groups, train_groups, names)
+
+
+def _by_group(
+    right: Tensor, groups: Tensor, train_groups: Tensor | None = None, names: tuple[str, ...] = ()
+) -> GroupAccuracy:
+    groups = groups.to(right.device)
+    count = max(_count(groups), 0 if train_groups is None else _count(train_groups))
+    counts = _totals(groups, count)
+    per_group = _totals(groups, count, right).double() / counts
     present = counts > 0
     weighted = None
     if train_groups is not None:
-        share = _members(train_groups, count).sum(0).double().to(right.device) * present
+        share = _totals(train_groups, count).double().to(right.device) * present
         weighted = float((share * per_group.nan_to_num()).sum() / share.sum()) if bool(share.any()) else None
     masked = torch.where(present, per_group, torch.inf)
-    return GroupAccuracy(per_group, counts, float(masked.min()), int(masked.argmin()), float(right.mean()), weighted)
+    mean = float(right.double().mean())
+    return GroupAccuracy(per_group, counts, float(masked.min()), int(masked.argmin()), mean, weighted, names)
+
+
+def _numbered(groups: Any, train_groups: Any) -> tuple[Any, Any, tuple[str, ...]]:
+    """Groups given by name as numbers, in the order of the names, and the names."""
+    if isinstance(groups, Tensor) or np.asarray(groups).dtype.kind not in "OUS":
+        return groups, train_groups, ()
+    own = np.asarray(groups).astype(str)
+    others = own[:0] if train_groups is None else np.asarray(train_groups).astype(str)
+    names, numbers = np.unique(np.concatenate([own, others]), return_inverse=True)
+    return numbers[: len(own)], None if train_groups is None else numbers[len(own) :], tuple(names.tolist())
 
 
 ENOUGH = 50
@@ -87,26 +146,27 @@ def standard_error(share: float, n: int) -> float:
     return math.sqrt(adjusted * (1 - adjusted) / (n + 4))
 
 
-def intervals(shares: Sequence[float | None], counts: Sequence[int]) -> list[list[float] | None]:
+def intervals(shares: Sequence[float | None], counts: Sequence[int]) -> tuple[tuple[float, float] | None, ...]:
     """Wilson's 95% interval of each group's share of right answers; None where a group has no example."""
-    return [None if a is None or not n else list(wilson(round(a * n), n)) for a, n in zip(shares, counts, strict=True)]
+    pairs = zip(shares, counts, strict=True)
+    return tuple(None if share is None or not n else wilson(round(share * n), n) for share, n in pairs)
 
 
-def usage(seen_counts: Tensor, data: Data) -> dict[str, Any]:
-    """Where the examples that were trained on came from: how many different ones, how often they were seen in all.
+def usage(seen_counts: Tensor, data: Data) -> Usage:
+    """Where the examples that were trained on came from.
 
     Args:
         seen_counts: (N,) how often each training example was seen.
     """
-    used = {"examples": int((seen_counts > 0).sum()), "shown": int(seen_counts.sum())}
-    if data.train.measured_groups is None:
-        return used
-    members = _members(data.train.measured_groups.cpu(), len(data.measured_names)).long()
-    by_group = {"groups": (seen_counts > 0).long() @ members, "groups_shown": seen_counts @ members}
-    return used | {key: value.tolist() for key, value in by_group.items()}
+    examples, shown = int((seen_counts > 0).sum()), int(seen_counts.sum())
+    if (groups := data.train.measured_groups) is None:
+        return Usage(examples, shown)
+    groups, count = groups.cpu(), len(data.measured_names)
+    by_group = (_totals(groups, count, weight).tolist() for weight in (seen_counts > 0, seen_counts))
+    return Usage(examples, shown, *map(tuple, by_group))
 
 
-def measure(outputs: Tensor, split: Split, data: Data) -> dict[str, Any]:
+def measure(outputs: Tensor, split: Split, data: Data) -> Measured:
     """What is reported of a split: accuracy, loss, worst class, and by group where there are groups."""
     labels = split.labels
     if bool(torch.isnan(outputs).any()):
@@ -114,26 +174,23 @@ def measure(outputs: Tensor, split: Split, data: Data) -> dict[str, Any]:
             f"the model gives NaN on {int(torch.isnan(outputs).flatten(1).any(1).sum())} {split.name} examples in eval "
             "mode; look at its inputs, or train with a lower learning rate"
         )
-    by_class = group_accuracy(outputs, labels, labels)
+    right = predictions(outputs) == labels
+    by_class = _by_group(right, labels)
     loss = float(losses(outputs, labels).double().mean())
-    row: dict[str, Any] = {
-        "accuracy": by_class.mean,
-        "loss": loss if math.isfinite(loss) else None,  # JSON has no infinity
-        "worst_class": by_class.worst,
-    }
-    if split.measured_groups is not None:
-        by_group = group_accuracy(outputs, labels, split.measured_groups, data.train.measured_groups)
-        unseen = [0] * (len(data.measured_names) - len(by_group.counts))
-        row |= {
-            "worst_group": by_group.worst,
-            "train_weighted": by_group.weighted,
-            "groups": [
-                None if n == 0 else a
-                for a, n in zip(by_group.per_group.tolist() + unseen, by_group.counts.tolist() + unseen, strict=True)
-            ],
-            "group_counts": by_group.counts.tolist() + unseen,
-        }
-    return row
+    reached = Measured(by_class.mean, loss if math.isfinite(loss) else None, by_class.worst)  # JSON has no infinity
+    if split.measured_groups is None:
+        return reached
+    by_group = _by_group(right, split.measured_groups, data.train.measured_groups)
+    unseen = [0] * (len(data.measured_names) - len(by_group.counts))
+    counts = by_group.counts.tolist() + unseen
+    shares = [a if n else None for a, n in zip(by_group.per_group.tolist() + unseen, counts, strict=True)]
+    return evolve(
+        reached,
+        worst_group=by_group.worst,
+        train_weighted=by_group.weighted,
+        groups=tuple(shares),
+        group_counts=tuple(counts),
+    )
 
 
 def check_groups(data: Data) -> None:
@@ -151,7 +208,7 @@ def check_groups(data: Data) -> None:
 def unseen_groups(data: Data) -> list[int]:
     """The groups that training has and validation, which must be there, has not."""
     count = len(data.measured_names)
-    in_train, held_out = (_members(split.measured_groups, count).sum(0) for split in (data.train, data.validation))
+    in_train, held_out = (_totals(split.measured_groups, count) for split in (data.train, data.validation))
     return ((in_train > 0) & (held_out == 0)).nonzero().flatten().tolist()
 
 
@@ -175,8 +232,9 @@ def _count(groups: Tensor) -> int:
     return groups.shape[1] if groups.ndim == 2 else int(groups.max()) + 1 if len(groups) else 0
 
 
-def _members(groups: Tensor, count: int) -> Tensor:
-    """Boolean membership (N, G)."""
-    if groups.ndim == 2:
-        return groups.bool()
-    return groups[:, None] == torch.arange(count, device=groups.device)
+def _totals(groups: Tensor, count: int, weights: Tensor | None = None) -> Tensor:
+    """How many examples each group has (G,), or the sum of their whole-numbered weights (N,)."""
+    weights = torch.ones(len(groups), dtype=torch.bool, device=groups.device) if weights is None else weights
+    if groups.ndim == 2:  # a column at a time: numbers of the matrix's size would take eight times its memory
+        return torch.stack([weights[column].sum() for column in groups.T])
+    return torch.zeros(count, dtype=torch.long, device=groups.device).index_add(0, groups, weights.long())

@@ -230,7 +230,7 @@ class Loop:
             return
         outputs = outputs_of(self.model, self.validation)
         self.evaluation_cost += FORWARD * len(self.validation.split)
-        row["validation"] = self.selector.named(measure(outputs, self.validation.split, self.data))
+        row["validation"] = self.selector.named(measure(outputs, self.validation.split, self.data).row())
         tired = self.selector.out_of_patience(self.epoch, row["validation"], self.model)
         self.finished = self.finished or tired
 

@@ -40,7 +40,7 @@ from evenly.runs.examples import save_examples
 from evenly.runs.folder import Config, RunFolder
 from evenly.runs.network import NetworkSpec, save_network
 from evenly.runs.plan import Plan
-from evenly.runs.results import DataSummary, InferredGroups, Measured, RunResult, Usage
+from evenly.runs.results import DataSummary, Measured, RunResult
 from evenly.runs.run import Recorded, Run, load
 from evenly.settings import Execution
 
@@ -234,16 +234,15 @@ def _results(
         chosen=None if selection is None else len(selection.indices),
         factor=1 if selection is None else selection.factor,
         chosen_by_the_end=None if added is None else len(added),
-        used=None if trained.seen_counts is None else Usage.from_dict(usage(trained.seen_counts, data)),
-        inferred_groups=None if inferred is None else InferredGroups.from_dict(inferred.to_dict()),
+        used=None if trained.seen_counts is None else usage(trained.seen_counts, data),
+        inferred_groups=None if inferred is None else inferred.summary(),
         remarks=trained.remarks,
     )
 
 
 def _measured(outputs: Tensor, split: Split, data: Data) -> Measured:
-    row = measure(outputs, split, data)
-    bounds = {"group_intervals": intervals(row["groups"], row["group_counts"])} if "groups" in row else {}
-    return Measured.from_dict(row | bounds)
+    reached = measure(outputs, split, data)
+    return evolve(reached, group_intervals=intervals(reached.groups, reached.group_counts))
 
 
 def _recorded(trained: Trained) -> Recorded | None:

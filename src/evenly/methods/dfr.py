@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from evenly.data import Data, ProgressiveExpansion, Split
+from evenly.data.samplers import members_by_group
 from evenly.engine import FORWARD, Fit, Selection, Trained, group_accuracy
 from evenly.engine.batches import Batches
 from evenly.engine.checkpoints import Saved
@@ -187,9 +188,8 @@ def regression(x: Tensor, labels: Tensor, classes: int, C: float, seed: int) -> 
 def halves(groups: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """Indices of two halves of every group, drawn at random; the odd one goes to the first."""
     first, second = [], []
-    for g in groups.unique():
-        members = (groups == g).nonzero().flatten()
-        members = members[torch.randperm(len(members), generator=generator(seed, "halves", int(g)))]
+    for g, stored in members_by_group(groups).items():
+        members = stored[torch.randperm(len(stored), generator=generator(seed, "halves", g))]
         first.append(members[: -(-len(members) // 2)])
         second.append(members[-(-len(members) // 2) :])
     return torch.cat(first), torch.cat(second)

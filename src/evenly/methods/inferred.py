@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from attrs import asdict, evolve, frozen
+from attrs import evolve, frozen
 from torch import Tensor
 
 from evenly.data import Data, Split
@@ -28,24 +28,25 @@ from evenly.methods.eiil import second_environment
 from evenly.methods.registry import Factory
 from evenly.methods.useful import check_splittable, hard_examples
 from evenly.settings import BY_GROUP
+from evenly.values import Value
 
 Infer = Literal["useful", "eiil"]
 NAMES = {"useful": ("easy", "hard"), "eiil": ("first environment", "second environment")}
 
 
 @frozen
-class Minority:
+class Minority(Value):
     """The smallest true group: `inferred` is the group that holds most of it, `recall` the share of it that is in
     there, `precision` its share of that group."""
 
     group: int
-    inferred: int
+    inferred: float
     recall: float
     precision: float
 
 
 @frozen
-class Match:
+class Match(Value):
     """How well inferred groups match the true ones.
 
     `adjusted_mutual_information` is 1 where they are the same and about 0 where they have nothing to do with each
@@ -53,8 +54,21 @@ class Match:
     """
 
     adjusted_mutual_information: float
-    purity: list[float | None]
+    purity: tuple[float | None, ...]
     minority: Minority
+
+
+@frozen
+class InferredGroups(Value):
+    """Groups that were inferred: how, after how many epochs, at what cost, and their sizes in training."""
+
+    by: str
+    epoch: float
+    cost: float
+    names: tuple[str, ...]
+    counts: tuple[float, ...]
+    without_validation: tuple[str, ...] = ()
+    match: Match | None = None
 
 
 @frozen(eq=False)
@@ -75,14 +89,14 @@ class Inferred:
     cost: float
     known: Tensor | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def summary(self) -> InferredGroups:
         """For the results: how they came about, their sizes, and how well they match the true ones where known."""
         groups, data = self.data.train.groups, self.data
         counts = torch.bincount(groups, minlength=data.group_count).tolist()
-        row = {"by": self.rule, "epoch": self.epoch, "cost": self.cost, "names": data.group_names, "counts": counts}
-        if data.validation is not None:
-            row["without_validation"] = [data.measured_names[g] for g in unseen_groups(data)]
-        return row if self.known is None else {**row, "match": asdict(match(groups, self.known))}
+        unseen = [] if data.validation is None else [data.measured_names[g] for g in unseen_groups(data)]
+        known = None if self.known is None else match(groups, self.known)
+        names = tuple(map(str, data.group_names or ()))
+        return InferredGroups(self.rule, self.epoch, self.cost, names, tuple(counts), tuple(unseen), known)
 
     def doubts(self, select: str) -> list[str]:
         """What is wrong with the groups, a sentence each: no class fell in two, or a rule that cannot see some."""
@@ -171,7 +185,7 @@ def match(inferred: Tensor, true: Tensor) -> Match:
     shared = int(table[smallest, fullest])
     return Match(
         float(adjusted_mutual_info_score(true.numpy(), inferred.numpy())),
-        [int(row.max()) / int(n) if n else None for row, n in zip(table, sizes, strict=True)],
+        tuple(int(row.max()) / int(n) if n else None for row, n in zip(table, sizes, strict=True)),
         Minority(smallest, fullest, shared / int(sizes[smallest]), shared / int(table[:, fullest].sum())),
     )
 

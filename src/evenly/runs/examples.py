@@ -132,10 +132,9 @@ def minority_shares(data: Data, selection: Selection) -> Iterable[MinorityShare]
 
 def minorities(groups: Tensor) -> Tensor:
     """(N,) True where an example is in a minority group. Groups are integers (N,) or boolean (N, G)."""
-    members = groups if groups.ndim == 2 else groups[:, None] == torch.arange(int(groups.max()) + 1)
-    counts = members.sum(0)
+    counts = groups.sum(0) if groups.ndim == 2 else torch.bincount(groups)
     small = (counts > 0) & (counts < MINORITY * counts[counts > 0].double().mean())
-    return (members & small).any(1)
+    return (groups & small).any(1) if groups.ndim == 2 else small[groups]
 
 
 def thumbnail(image: Tensor, largest: int = LARGEST_THUMBNAIL) -> bytes:

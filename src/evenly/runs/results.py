@@ -8,73 +8,13 @@ from typing import Any
 from attrs import field, frozen
 
 from evenly.data.contract import Data
+from evenly.engine.accuracy import Measured, Usage
+from evenly.methods.inferred import InferredGroups
 from evenly.values import Value
 
 SPLITS = ("train", "validation", "test")
 SHOWN = {"train": "training", "validation": "validation", "test": "test"}
 """How a split is called in a sentence."""
-
-
-@frozen
-class Measured(Value):
-    """What a network reached on a split. The fields from `worst_group` on are there where there are groups."""
-
-    accuracy: float
-    loss: float | None
-    worst_class: float | None
-    worst_group: float | None = None
-    train_weighted: float | None = None
-    groups: tuple[float | None, ...] = ()
-    group_counts: tuple[int, ...] = ()
-    group_intervals: tuple[tuple[float, float] | None, ...] = ()
-
-    def metric(self, name: str) -> float | None:
-        """A metric by its name."""
-        value: float | None = getattr(self, name)
-        return value
-
-
-@frozen
-class Usage(Value):
-    """Which training examples a run saw up to the epoch whose weights are used: how many different ones, how often in
-    all; by group where there are groups."""
-
-    examples: int
-    shown: int
-    groups: tuple[float, ...] = ()
-    groups_shown: tuple[float, ...] = ()
-
-
-@frozen
-class Minority(Value):
-    """The smallest true group: the inferred group that holds most of it, and how well."""
-
-    group: int
-    inferred: float
-    recall: float
-    precision: float
-
-
-@frozen
-class Match(Value):
-    """How well inferred groups match the true ones (`evenly.methods.inferred.match`)."""
-
-    adjusted_mutual_information: float
-    purity: tuple[float | None, ...]
-    minority: Minority
-
-
-@frozen
-class InferredGroups(Value):
-    """Groups that were inferred: how, after how many epochs, at what cost, and their sizes in training."""
-
-    by: str
-    epoch: float
-    cost: float
-    names: tuple[str, ...]
-    counts: tuple[float, ...]
-    without_validation: tuple[str, ...] = ()
-    match: Match | None = None
 
 
 @frozen
@@ -158,3 +98,6 @@ class RunResult(Value):
     def measured(self) -> Measured:
         """What it reached on the split that it is judged on."""
         return self.splits[self.judged]
+
+
+__all__ = ["SHOWN", "SPLITS", "DataSummary", "InferredGroups", "Measured", "RunResult", "Usage"]

@@ -130,7 +130,7 @@ def _summary(arm: Arm, rows: Mapping[int, Row], by_arm: Mapping[Arm, Mapping[int
         evaluation_cost_multiple=mean(result.evaluation_cost_multiple for result in results.values()),
         groups=groups,
         group_counts=counts,
-        group_intervals=tuple(None if each is None else (each[0], each[1]) for each in intervals(groups, counts)),
+        group_intervals=intervals(groups, counts),
         used=_usage([result.used for result in results.values()]),
     )
 
