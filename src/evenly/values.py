@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping, Sequence, Set
+from html import escape
 from pathlib import PurePath
 from typing import Any, Literal, Self
 
@@ -103,3 +104,12 @@ def _is_mapping(origin: Any) -> bool:
 
 def _words(kind: Any) -> str:
     return "an object" if kind is Mapping else f"a {kind.__name__}" if isinstance(kind, type) else "a list"
+
+
+def html_table(lines: Sequence[Sequence[str]]) -> str:
+    """A table for a notebook: a heading, then rows. Everything is escaped."""
+    rows = []
+    for k, line in enumerate(lines):
+        tag = "td" if k else "th"
+        rows.append("".join(f"<{tag}>{escape(text)}</{tag}>" for text in line))
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"

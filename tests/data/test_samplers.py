@@ -240,7 +240,11 @@ def test_refusals(refused, call, message):
 
 def test_members_of_groups_with_gaps():
     groups = torch.tensor([70, 3, 70, 3, 3, 5])
-    assert {g: members.tolist() for g, members in members_by_group(groups).items()} == {3: [1, 3, 4], 5: [5], 70: [0, 2]}
+    assert {g: members.tolist() for g, members in members_by_group(groups).items()} == {
+        3: [1, 3, 4],
+        5: [5],
+        70: [0, 2],
+    }
 
 
 def test_time_grows_with_examples_plus_groups():

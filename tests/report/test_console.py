@@ -14,8 +14,8 @@ from rich.console import Console
 from evenly.diagnose.stability import judge
 from evenly.engine.accuracy import wilson
 from evenly.report.console import comparison_table, show_card, show_predictions, show_run, with_options
+from evenly.runs.differences import Difference
 from evenly.runs.predictions import Predictions
-from evenly.runs.summary import Difference
 from evenly.theory.stability import Hessians
 
 
@@ -35,18 +35,37 @@ def test_a_comparison_fits_a_terminal(build, seeds, groups, rule):
     assert "…" not in text
     for name in ("toys", "useful+sgd", "random_upsample+sgd", "pde+sgd", "accuracy", "cost", "control", "0.10", "+4.0"):
         assert name in text
-    assert ("[4.0, 4.0]" in text) is (seeds > 1)
+    assert ("seeds [4.0, 4.0]" in text) is (seeds > 1)
+    assert ("seeds needs 3 or more" in text) is (seeds == 1)
+
+
+def test_both_uncertainties_stand_under_a_difference(build):
+    comparison = build.comparison()
+    said = Difference(0.267, None, None, 2, 0.05, 0.182, 0.345)
+    metrics = {"accuracy": evolve(comparison.summary[1].metrics["accuracy"], difference=said)}
+    comparison.summary = (
+        comparison.summary[0],
+        evolve(comparison.summary[1], metrics=metrics),
+        *comparison.summary[2:],
+    )
+    lines = [line.strip() for line in printed(comparison).splitlines()]
+    at = next(k for k, line in enumerate(lines) if line.startswith("useful+sgd"))
+    assert lines[at].endswith("+26.7 for these models")
+    assert lines[at + 1].endswith("examples [18.2, 34.5]")
+    assert lines[at + 2] == "seeds needs about 1 more"
 
 
 def test_wide_numbers_fit_too(build):
     comparison = build.comparison(rule="worst-group")
-    wide = Difference(-1.0, -1.0, -0.9, 3)
+    wide = Difference(-1.0, -1.0, -0.9, 3, 0.1, -1.0, -0.9)
     summaries = []
     for each in comparison.summary:
         metrics = {name: evolve(metric, mean=1.0, sd=0.123, difference=metric.difference and wide)
                    for name, metric in each.metrics.items()}  # fmt: skip
         summaries.append(evolve(each, cost_multiple=12.345, metrics=metrics))
-    assert "−100.0 [−100.0, −90.0]" in printed(evolve(comparison, summary=tuple(summaries)))
+    text = printed(evolve(comparison, summary=tuple(summaries)))
+    assert "−100.0 clear" in text
+    assert "examples [−100.0, −90.0]" in text
 
 
 def test_markup_in_a_name_is_printed_as_it_is(build):
@@ -57,9 +76,9 @@ def test_a_sweep_stands_under_its_values(build):
     values = {"batch_size": [32, 64], "useful.factor": [2, 3]}
     text = printed(build.sweep(values, arms=[build.ERM, build.USEFUL, build.UPSAMPLED]))
     assert "…" not in text
-    names = [line[:23].strip() for line in text.splitlines()]
+    names = [name for line in text.splitlines()[3:] if (name := line[:23].strip())]
     block = ["useful+sgd", "random_upsample+sgd"]
-    assert names[3:] == [
+    assert names == [
         "batch_size 32", "erm+sgd", "batch_size 32", "useful.factor 2", *block,
         "batch_size 32", "useful.factor 3", *block,
         "batch_size 64", "erm+sgd", "batch_size 64", "useful.factor 2", *block,
@@ -100,15 +119,12 @@ def lines(build, capsys, monkeypatch):
 def test_a_run_in_a_few_lines(build, lines):
     low, high = wilson(8, 10)
     assert lines(epochs=7, selected_epoch=3, rule="worst-group") == [
-        "toys: pde with sgd, 7 epochs, 1.25x the cost of ERM",
+        "toys: pde with sgd, 7 epochs, 1.25x the cost of plain training",
         "  test accuracy         87.5%",
         f"  worst group           77.5%   a: 10 examples [{100 * low:.1f}, {100 * high:.1f}]",
         "  train-weighted        88.5%",
-        "  weights used          epoch 3 of 7 (rule: worst-group); the last epoch would",
-        "                        give 85.5% accuracy and 75.5% in the worst group on",
-        "                        validation, where these weights have 84.2% accuracy and",
-        "                        74.2% in the worst group",
-        "  weights cost          5.0 epochs of the full training set",
+        "  weights used          epoch 3 of 7, WHICH",
+        "  cost of these weights 5.0 epochs of the full training set",
         "  page                  runs/a/report.html",
     ]
     test = evolve(build.measured(0.8), train_weighted=None)
@@ -118,13 +134,13 @@ def test_a_run_in_a_few_lines(build, lines):
     ungrouped = lines(splits={"train": build.measured(0.8, groups=0)}, device="cuda", step="plain: it asks the CPU")
     assert ungrouped[1].startswith("  training accuracy     80.0%")
     assert "it asks the CPU" in ungrouped[4]
-    assert "0.50x the cost of ERM for all the epochs set" in lines(method="erm", cost=100.0)[0]
+    assert "0.50x the cost of plain training for all the" in lines(method="erm", cost=100.0)[0]
 
 
 def test_what_else_has_to_be_known_of_a_run(lines):
     remark = "after the epochs, the last layer was fitted again to group-balanced draws of validation examples"
     printed = lines(remarks=(remark,), evaluation_cost=40.0)
-    assert "  evaluation            0.20x the cost of ERM, counted separately" in printed
+    assert "  validation            another 0.20x, not included above" in printed
     assert remark in " ".join(line.strip() for line in printed)
 
 

@@ -111,7 +111,11 @@ def test_a_folder_gives_every_section_of_a_comparison(folder):
     for heading in ("evenly compare", "In short", "What was run", "Results", "Features learned",
                     "How training went", "Accuracy by group", "Examples selected", "How to read this"):  # fmt: skip
         assert heading in page.said
-    assert "useful with sgd raised worst-group accuracy by 4.0 points [4.0, 4.0]" in page.said
+    assert "useful with sgd raised worst-group accuracy by 4.0 points against random upsampling" in page.said
+    assert (
+        "What to do next On toys, use pde with sgd: 78.3% worst-group accuracy. For new data: evenly predict"
+        in page.said
+    )
     assert "random_upsample+sgd control" in page.said
     assert "(rule: worst-group)" in page.said
     assert "training examples 40" in page.said
@@ -140,7 +144,8 @@ def test_the_page_of_a_run_is_made_from_its_folder_alone(build, tmp_path):
     build.save(build.run("useful", names=GROUPS), tmp_path / "a", build.images(group_names=GROUPS))
     page = checked(write_report(tmp_path / "a"))
     for text in ("useful with sgd on toys", "80.0% test accuracy and 70.0% in its worst group (a: 10 examples",
-                 "those of epoch 5 of 5", "What was run", "batch size full", "width = 32", "factor = 2", "Results",
+                 "Weights used: epoch 5 of 5", "relies on: evenly audit",
+                 "What was run", "batch size full", "width = 32", "factor = 2", "Results",
                  "By group", "How training went", "Features learned", "Examples selected", "useful selected 3",
                  "of 40"):  # fmt: skip
         assert text in page.said
@@ -313,7 +318,7 @@ def test_every_shape_of_comparison(build, tmp_path, shape):
         "no groups": "in its worst class",
         "no test": "Measured on the validation set",
         "training only": "say nothing about new data",
-        "one seed": "one seed gives no interval",
+        "one seed": "over seeds: needs 3 or more",
         "one arm": "no controls",
         "empty selection": "selected none of 40",
     }
@@ -430,6 +435,9 @@ def test_long_names_are_cut_in_the_middle_and_have_a_title(long_names):
             assert re.search(rf"<{place}\b[^>]*>(?:(?!</{place}>).)*…", page.text, re.S)
 
 
-def test_long_names_push_no_number_off_the_page(long_names, in_browser):
+@pytest.mark.parametrize(("width", "scale"), [(500, 1.25), (1100, 1)])
+def test_long_names_push_no_number_off_the_page(long_names, in_browser, width, scale):
+    """On a wide page and at 400 pixels of the page's own, which a window of 500 shows enlarged."""
+    flags = (f"--window-size={width},900", f"--force-device-scale-factor={scale}")
     for path in long_names:
-        assert in_browser(path, OVERFLOWS, "--window-size=1100,900") == [False, 0], path.stem
+        assert in_browser(path, OVERFLOWS, *flags) == [False, 0], path.stem

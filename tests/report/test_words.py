@@ -8,17 +8,19 @@ import pytest
 from attrs import evolve
 
 from evenly.engine.progress import duration
+from evenly.methods.inferred import InferredGroups, Match, Minority
 from evenly.report import sentences
 from evenly.report.comparison_words import closing, inferences, opening, remarks, verdicts
-from evenly.report.formats import number, percent, sentence, signed, times
+from evenly.report.formats import number, percent, sentence, times
 from evenly.report.run_words import inferred_groups, run_sentences, uncaptured, worst_group
 from evenly.runs.arms import Arm
-from evenly.runs.results import InferredGroups, Match, Minority
-from evenly.runs.summary import Difference, Metric, Row, Summary
+from evenly.runs.differences import Difference, signed
+from evenly.runs.summary import Metric, Row, Summary
 
 RISE, FALL, NEITHER = (
     Difference(0.023, 0.011, 0.035, 3), Difference(-0.02, -0.033, -0.007, 3), Difference(-0.004, -0.019, 0.011, 3),
 )  # fmt: skip
+FOR_THESE = Difference(0.267, None, None, 2, 0.05, 0.182, 0.345)
 REFERENCE = {"accuracy": Metric(0.9, 0.01, (0.89, 0.9, 0.91)), "worst_group": Metric(0.6, 0.02, (0.58, 0.6, 0.62))}
 METHODS = {"useful": "random_upsample"}
 
@@ -62,22 +64,31 @@ def verdict(table):
         (
             RISE,
             "raised",
-            "raised accuracy by 2.3 points [1.1, 3.5] over random upsampling at the same cost (1.12x ERM).",
+            "raised accuracy by 2.3 points against random upsampling at the same cost (1.12x plain training)"
+            ": over seeds [1.1, 3.5].",
         ),
-        (FALL, "lowered", "lowered accuracy: −2.0 points [−3.3, −0.7] against random upsampling"),
-        (NEITHER, "unclear", "no clear difference to accuracy: −0.4 points [−1.9, 1.1]"),
-        (Difference(0.01, -0.02, 0.04, 3), "unclear", "no clear difference to accuracy: +1.0 points [−2.0, 4.0]"),
-        (Difference(0.01, 0.0, 0.02, 3), "unclear", "no clear difference"),
-        (Difference(0.023, None, None, 1), "unknown", "+2.3 points from random upsampling"),
-        (Difference(0.023, None, None, 1), "unknown", "one seed gives no interval"),
-        (Difference(-0.393, None, None, 2), "unknown", "2 seeds with the same difference give no interval; run more."),
+        (FALL, "lowered", "lowered accuracy by 2.0 points against random upsampling at the same cost"),
+        (NEITHER, "unclear", "no clear difference to accuracy against random upsampling"),
+        (NEITHER, "unclear", ": −0.4 points; over seeds [−1.9, 1.1]."),
+        (Difference(0.023, None, None, 1), "unknown", "+2.3 points; over seeds: needs 3 or more."),
         (
-            Difference(0.0, None, None, 2),
+            Difference(0.0, None, None, 2, 0.0),
             "unclear",
-            "made no difference to accuracy: every seed equals random upsampling",
+            "no difference to accuracy: every seed equals random upsampling",
         ),
         (Difference(math.nan, None, None, 0), "unknown", "no seed in common"),
-        (Difference(0.0003, 0.0001, 0.0005, 3), "raised", "by 0.03 points [0.01, 0.05]"),
+        (Difference(0.0003, 0.0001, 0.0005, 3), "raised", "by 0.03 points against"),
+        (FOR_THESE, "raised-for-these", "raised accuracy by 26.7 points against random upsampling"),
+        (
+            FOR_THESE,
+            "raised-for-these",
+            ", clear for these models only: over test examples [18.2, 34.5], over seeds: needs about 1 more.",
+        ),
+        (
+            evolve(RISE, examples_low=-0.01, examples_high=0.05),
+            "unclear",
+            "over test examples [−1.0, 5.0], over seeds [1.1",
+        ),
     ],
 )
 def test_a_verdict_follows_the_interval(verdict, difference, outcome, text):
@@ -85,6 +96,15 @@ def test_a_verdict_follows_the_interval(verdict, difference, outcome, text):
     assert found.outcome == outcome
     assert found.sentence.startswith("useful with sgd ")
     assert text in found.sentence
+
+
+def test_a_worst_group_that_moved_is_no_gain(verdict):
+    """The control's worst group rose by 3.6 points at least, the worst group by 0.7: another one is the worst now."""
+    moved = Difference(0.007, -0.07, 0.08, 4, 0.05, 0.036, 0.087)
+    found = verdict(erm(), summary(worst_group=moved, accuracy=NEITHER), rule="worst-group")
+    assert found.outcome == "unclear"
+    assert "over test examples of the control's worst group [3.6, 8.7]" in found.sentence
+    assert found.notes == ("With it, another group is the worst.",)
 
 
 def test_the_rule_decides_the_headline(verdict):
@@ -108,10 +128,14 @@ def test_the_price_of_the_worst_group(verdict):
 def test_a_cheap_method_is_also_compared_with_erm_in_full(verdict):
     cheap = summary("pde+sgd", 0.07, accuracy=Difference(0.4, 0.3, 0.5, 3))
     found = verdict(erm(), cheap)
-    assert "over ERM with sgd stopped at the same cost (0.07x ERM)" in found.sentence
-    assert found.notes == ("Against ERM with sgd in full (1.00x, 90.0%): −10.0 points.",)
+    assert "against plain training with sgd stopped at the same cost (0.07x plain training)" in found.sentence
+    assert found.notes == (
+        "Against plain training with sgd in full (1.00x, 90.0%): −10.0 points; over seeds: all the same.",
+    )
     found = verdict(erm(cost_multiple=0.5), cheap)
-    assert found.notes == ("Against ERM with sgd as far as it ran (0.50x, 90.0%): −10.0 points.",)
+    assert found.notes == (
+        "Against plain training with sgd as far as it ran (0.50x, 90.0%): −10.0 points; over seeds: all the same.",
+    )
 
 
 def test_erm_in_full_is_that_of_the_same_values(verdict):
@@ -121,26 +145,32 @@ def test_erm_in_full_is_that_of_the_same_values(verdict):
         verdict(better, erm({"lr": 0.1}), summary("pde+sgd", 0.07, swept, accuracy=RISE)).notes
         for swept in ({"lr": 0.1}, {"lr": 0.1, "pde.every": 3}, {"lr": 0.3})
     ]
-    assert notes[0] == notes[1] == ("Against ERM with sgd at lr 0.1 in full (1.00x, 90.0%): −10.0 points.",)
+    assert (
+        notes[0]
+        == notes[1]
+        == (
+            "Against plain training with sgd at lr 0.1 in full (1.00x, 90.0%): −10.0 points; over seeds: all the same.",
+        )
+    )
     assert notes[2] == ()
 
 
 def test_the_control_is_named_with_both_costs(verdict):
     found = verdict(erm(), summary("erm+sam", 2.0, accuracy=NEITHER))
-    assert "against ERM with sgd trained on to the same cost (2.00x ERM)" in found.sentence
+    assert "against plain training with sgd trained on to the same cost (2.00x plain training)" in found.sentence
     found = verdict(erm(), evolve(summary(accuracy=RISE), control_cost_multiple=1.5))
-    assert "random upsampling (1.12x ERM; the control 1.50x)" in found.sentence
+    assert "random upsampling (1.12x plain training; the control 1.50x)" in found.sentence
     swept = {"augment": "basic+trivial"}
     found = verdict(erm(swept), evolve(summary("group_dro+sgd", 1.0, swept, accuracy=RISE), control=erm(swept).arm))
-    assert "over ERM with sgd at the same cost (1.00x ERM)" in found.sentence
+    assert "against plain training with sgd at the same cost (1.00x plain training)" in found.sentence
 
 
 def test_the_opening_says_where_erm_stands(table):
-    reached = "On toys, ERM with sgd reaches 90.0% test accuracy and 60.0% in its worst group (mean of 3 seeds)."
-    assert opening(table(erm())) == reached
+    reached = "reaches 90.0% test accuracy and 60.0% in its worst group (mean of 3 seeds)."
+    assert opening(table(erm())) == f"On toys, plain training (ERM) with sgd {reached}"
     ungrouped = erm(seeds=1, metrics={"accuracy": REFERENCE["accuracy"], "worst_class": REFERENCE["worst_group"]})
     assert opening(table(ungrouped)).endswith("60.0% in its worst class (one seed).")
-    assert "ERM was not run" in opening(table(summary(accuracy=RISE)))
+    assert "plain training (ERM) was not run" in opening(table(summary(accuracy=RISE)))
     for judged, name in (("validation", "validation"), ("train", "training")):
         assert f"90.0% {name} accuracy" in opening(table(erm(), judged=judged))
 
@@ -148,19 +178,19 @@ def test_the_opening_says_where_erm_stands(table):
 def test_the_cost_is_given(table):
     cheap = summary("pde+sgd", 0.07, accuracy=RISE)
     assert closing(table(erm(), summary(accuracy=RISE), cheap)) == [
-        "Costs range from 0.07x what ERM costs (pde with sgd) to 1.12x (useful with sgd)."
+        "Costs range from 0.07x what plain training costs (pde with sgd) to 1.12x (useful with sgd)."
     ]
-    assert closing(table(erm())) == ["ERM with sgd cost 1.00x what ERM costs."]
+    assert closing(table(erm())) == ["plain training with sgd cost 1.00x what plain training costs."]
     same = summary("group_dro+sgd", 1.0, accuracy=RISE)
-    assert closing(table(erm(), same)) == ["Every method cost 1.00x what ERM costs."]
+    assert closing(table(erm(), same)) == ["Every method cost 1.00x what plain training costs."]
     shorter = closing(table(erm(cost_multiple=0.5), cheap))
-    assert shorter[-1] == "1x is ERM for all the epochs set; ERM with sgd ran for fewer."
+    assert shorter[-1] == "1x is plain training for all the epochs set; plain training with sgd ran for fewer."
 
 
 def test_the_cost_of_evaluation_is_separate(table):
     costly = evolve(summary(accuracy=RISE), evaluation_cost_multiple=3.1)
-    assert "cost between 0.25x and 3.10x what" in closing(table(erm(evaluation_cost_multiple=0.25), costly))[1]
-    assert "it cost 0.25x what ERM costs" in closing(table(erm(evaluation_cost_multiple=0.25)))[1]
+    assert "cost between 0.25x and 3.10x more" in closing(table(erm(evaluation_cost_multiple=0.25), costly))[1]
+    assert "cost 0.25x more" in closing(table(erm(evaluation_cost_multiple=0.25)))[1]
     assert len(closing(table(erm()))) == 1
 
 
@@ -184,8 +214,7 @@ def test_a_sweep_is_reported_with_its_values(table):
     said = sentences(table(erm(at_32, metrics=high), erm(at_64, metrics=low), summary(swept=at_64, accuracy=RISE)))
     assert "between 80.0% (at batch_size 64) and 90.0% (at batch_size 32) test accuracy (mean of 3 seeds)" in said[0]
     assert said[1].startswith("useful with sgd at batch_size 64 raised accuracy by 2.3 points")
-    assert said[2].endswith("1.00x what ERM costs (ERM with sgd at batch_size 32) to 1.12x (useful with sgd at "
-                            "batch_size 64).")  # fmt: skip
+    assert "(plain training with sgd at batch_size 32) to 1.12x (useful with sgd at batch_size 64)." in said[2]
     assert "reaches 90.0% (at batch_size 32) test accuracy" in opening(table(erm(at_32, metrics=high)))
 
 
@@ -236,8 +265,9 @@ def test_a_comparison_has_the_means_of_what_was_inferred(build, table):
     ]
     # what two methods of a seed share counts once, so that pde's second seed does not matter
     (said,) = inferences([*rows[:3], Row(Arm("lff", "sgd"), 0, build.result("lff"))])
-    for part in ("ERM with sgd, pde with sgd: groups were inferred by useful after 2.5 epochs", "cost of 150 example",
-                 "0, easy 1,511; 0, hard 4", "means over 2 seeds", "groups is 0.35", "holds 70% of"):  # fmt: skip
+    for part in ("plain training with sgd, pde with sgd: groups were inferred by useful after 2.5 epochs",
+                 "cost of 150 example", "0, easy 1,511; 0, hard 4", "means over 2 seeds", "groups is 0.35",
+                 "holds 70% of"):  # fmt: skip
         assert part in said
     assert said in closing(table(erm(), rows=rows))
     other = Row(Arm("jtt", "sgd"), 0, build.result("jtt", inferred_groups=inferred(by="eiil")))
@@ -263,13 +293,13 @@ def test_a_run_in_sentences(build):
     plain = build.result("pde", names=("a", "b", "c", "d"), selected_after_epochs=12.08, evaluation_cost=50.0)
     said = run_sentences(evolve(plain, cost=100.0, inferred_groups=inferred()))
     assert said[0].startswith("pde with sgd reaches 80.0% test accuracy and 70.0% in its worst group (a: 10 examples [")
-    assert "those of epoch 5 of 5, the last epoch. They cost as much as 12.1 epochs" in said[1]
-    assert said[2] == "Training cost 0.50x what ERM costs and took 1.5 s."
-    assert "it cost 0.25x what ERM costs" in said[3]
+    assert "Weights used: epoch 5 of 5, the last epoch. They cost as much as 12.1 epochs" in said[1]
+    assert said[2] == "Training cost 0.50x what plain training costs and took 1.5 s."
+    assert "cost 0.25x more" in said[3]
     assert said[4].startswith("Groups were inferred by useful")
     shorter = run_sentences(build.result("erm", cost=100.0, splits="train", groups=0))
-    assert shorter[0] == "ERM with sgd reaches 80.0% training accuracy on toys."
-    assert "0.50x what ERM costs for all the epochs set and" in shorter[2]
+    assert shorter[0] == "Plain training (ERM) with sgd reaches 80.0% training accuracy on toys."
+    assert "0.50x what plain training costs for all the epochs set and" in shorter[2]
 
 
 def test_the_worst_group_of_several_is_the_largest(build):

@@ -1,4 +1,4 @@
-"""Summaries: paired differences with t-intervals, means over seeds, and the cost to reach a level."""
+"""Summaries: paired differences, means over seeds, and the cost to reach a level."""
 
 from __future__ import annotations
 
@@ -7,51 +7,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from evenly.runs.arms import Arm
+from evenly.runs.differences import Correct, over_examples, paired
 from evenly.runs.results import Usage
-from evenly.runs.summary import Difference, Row, Summary, paired, summarise
+from evenly.runs.summary import Row, Summary, summarise
 
 ERM, USEFUL, PDE = (Arm(method, "sgd") for method in ("erm", "useful", "pde"))
 CUT = Arm("erm", "sgd", control_of=PDE)
-
-
-@pytest.mark.parametrize("n", [2, 3, 10])
-@pytest.mark.parametrize("level", [0.9, 0.95])
-def test_paired_intervals_are_those_of_scipy(n, level):
-    differences = np.random.default_rng(n).normal(0.02, 0.1, n).tolist()
-    ours = paired(differences, level)
-    interval = stats.ttest_1samp(differences, 0).confidence_interval(level)
-    expected = (np.mean(differences), interval.low, interval.high)
-    assert (ours.mean, ours.low, ours.high) == pytest.approx(expected)
-    assert ours.pairs == n
-    assert paired(differences) == paired(differences, 0.95)
-
-
-@pytest.mark.parametrize(
-    ("differences", "mean", "outcome"),
-    [
-        ([0.25], 0.25, "unknown"),
-        ([0.0], 0.0, "unknown"),
-        ([0.25, 0.25, 0.25], 0.25, "unknown"),
-        ([0.9 - 0.6, 0.7 - 0.4], 0.3, "unknown"),  # equal but for rounding
-        ([0.1 + 0.2 - 0.3, 0.0], 0.0, "unclear"),
-    ],
-)
-def test_one_pair_or_equal_pairs_have_no_interval(differences, mean, outcome):
-    found = paired(differences)
-    assert (found.low, found.high, found.pairs) == (None, None, len(differences))
-    assert found.mean == (0.0 if mean == 0 else pytest.approx(mean))
-    assert found.outcome == outcome
-    assert found.is_zero == (outcome == "unclear")
-
-
-def test_outcomes():
-    limits = {(0.01, 0.2): "raised", (-0.2, -0.01): "lowered", (-0.1, 0.2): "unclear", (0.0, 0.2): "unclear"}
-    for (low, high), outcome in limits.items():
-        assert Difference((low + high) / 2, low, high, 3).outcome == outcome
-    assert Difference(float("nan"), 0.1, 0.2, 3).outcome == "unknown"
 
 
 def test_differences_are_paired_by_seed_not_by_position(result):
@@ -95,9 +58,23 @@ def test_what_was_used_is_averaged_where_every_seed_says(result):
     assert summarise([*rows, Row(ERM, 2, result(used=None))])[0].used is None
 
 
-def run(*worst, results):
+def test_what_each_run_got_right_gives_the_uncertainty_over_examples(result):
+    rows = [Row(USEFUL, 0, result(0.75), ERM), Row(ERM, 0, result(0.25))]
+    right = {USEFUL: [1, 1, 1, 0], ERM: [1, 0, 0, 0]}
+    runs = {
+        (arm, 0): run(results=result(), correct=Correct(np.array(each, dtype=bool), np.arange(4) % 2, None, "a"))
+        for arm, each in right.items()
+    }
+    found = summarise(rows, runs)[0].difference("accuracy")
+    assert (found.mean, found.low, found.pairs) == (0.5, None, 1)
+    assert (found.examples_low, found.examples_high) == pytest.approx(over_examples(np.array([0, 1, 1, 0])))
+    runs[ERM, 0].correct = None  # in the folder of an older version
+    assert summarise(rows, runs)[0].difference("accuracy") == paired([0.5])
+
+
+def run(*worst, results, correct=None):
     history = [{"cost": 24.0 * epoch, "validation": {"worst_group": w}} for epoch, w in enumerate(worst, 1)]
-    return SimpleNamespace(history=history, results=results)
+    return SimpleNamespace(history=history, results=results, correct=correct)
 
 
 def test_the_cost_to_reach_is_measured_against_plain_erm_at_the_same_values(result):

@@ -223,13 +223,15 @@ class Data:
         counts = [groups.shape[1] if groups.dtype == torch.bool else int(groups.max()) + 1 for groups in columns]
         return max([*counts, len(names or ())] if counts else [0])
 
-    def fingerprint(self) -> str:
-        """Sixteen hex digits that change when any input, label or group does.
+    def fingerprint(self, *names: str) -> str:
+        """Sixteen hex digits that change when any input, label or group does, in all splits or in those named.
 
         Of a Dataset that has a method `fingerprint`, as evenly's own readers do, that; of another its length only.
         """
         digest = hashlib.sha256()
         for name, split in self.splits.items():
+            if names and name not in names:
+                continue
             digest.update(name.encode())
             if callable(own := getattr(split.inputs, "fingerprint", None)):
                 digest.update(str(own()).encode())

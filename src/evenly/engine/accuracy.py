@@ -217,7 +217,7 @@ def small_group(data: Data, rule: str) -> str | None:
 
     None where every group has `ENOUGH` examples.
     """
-    sizes = _members(data.validation.measured_groups, len(data.measured_names)).sum(0)
+    sizes = _totals(data.validation.measured_groups, len(data.measured_names))
     least = int(sizes[sizes > 0].min())
     if least >= ENOUGH:
         return None

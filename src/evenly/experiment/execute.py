@@ -20,7 +20,7 @@ from evenly.data import Data, Split, Texts
 from evenly.data.examples import preprocessing_of
 from evenly.data.images.parts import SMALL_SIDE
 from evenly.diagnose.recording import Recorder
-from evenly.engine import Fit, Trained, measure
+from evenly.engine import Fit, Trained, measure, predictions
 from evenly.engine.accuracy import intervals, usage
 from evenly.engine.batches import Batches
 from evenly.engine.checkpoints import Checkpoints
@@ -36,6 +36,7 @@ from evenly.models.standardised import Standardised, scaled
 from evenly.optim.registry import builder
 from evenly.randomness import derive, isolated, on_threads
 from evenly.report.run_words import start_words
+from evenly.runs.differences import Correct
 from evenly.runs.examples import save_examples
 from evenly.runs.folder import Config, RunFolder
 from evenly.runs.network import NetworkSpec, save_network
@@ -89,8 +90,10 @@ def execute(prepared: Prepared, out: Path | None, execution: Execution, progress
         trained, inferred = _trained(plan, prepared, fit)
         outputs = _outputs(trained, data, plan)
         results = _results(plan, prepared, trained, outputs, inferred)
-    run = Run(config, results, trained.history, trained.selection, _recorded(trained), out, trained.model)
-    return run if folder is None else _completed(_kept(folder, run, data, outputs), run)
+        correct = _correct(outputs, data, results.judged)
+    made = (trained.history, trained.selection, _recorded(trained), out, trained.model, correct)
+    run = Run(config, results, *made)
+    return run if folder is None else _completed(_kept(folder, run, data, outputs, correct), run)
 
 
 def prepare(plan: Plan, data: Data, threads: int | None = None) -> Prepared:
@@ -245,6 +248,14 @@ def _measured(outputs: Tensor, split: Split, data: Data) -> Measured:
     return evolve(reached, group_intervals=intervals(reached.groups, reached.group_counts))
 
 
+def _correct(outputs: dict[str, Tensor], data: Data, judged: str) -> Correct:
+    """Which examples of the split that is judged the network gets right."""
+    split = data.splits[judged]
+    groups = None if split.measured_groups is None else split.measured_groups.numpy()
+    right = (predictions(outputs[judged]) == split.labels).numpy()
+    return Correct(right, split.labels.numpy(), groups, data.fingerprint(judged))
+
+
 def _recorded(trained: Trained) -> Recorded | None:
     if trained.record is None:
         return None
@@ -252,12 +263,12 @@ def _recorded(trained: Trained) -> Recorded | None:
     return Recorded(trained.record.history, None if tracker is None else tracker.scores)
 
 
-def _kept(folder: RunFolder, run: Run, data: Data, outputs: dict[str, Tensor]) -> RunFolder:
+def _kept(folder: RunFolder, run: Run, data: Data, outputs: dict[str, Tensor], correct: Correct) -> RunFolder:
     """Write what a finished run leaves: model, predictions, selection, record, examples, then the results."""
     folder.prepare()
     save_network(run.model, folder.path)
     with atomic(folder.path / "predictions.npz") as file:
-        arrays: dict[str, Any] = {}
+        arrays: dict[str, Any] = {f"{run.results.judged}_labels": correct.labels, **correct.arrays()}
         for name in ("validation", "test"):
             if name in outputs:
                 arrays |= {f"{name}_outputs": outputs[name].numpy(), f"{name}_labels": data.splits[name].labels.numpy()}

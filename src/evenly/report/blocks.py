@@ -45,11 +45,13 @@ class Facts:
 
 @dataclass(frozen=True)
 class Whisker:
-    """An interval drawn in a table's cell, all in percent of the cell's width; low and high are None for one seed."""
+    """A difference drawn in a table's cell, in percent of the cell's width: its intervals over seeds and examples."""
 
     mean: float
     low: float | None = None
     high: float | None = None
+    examples_low: float | None = None
+    examples_high: float | None = None
 
 
 @dataclass(frozen=True)

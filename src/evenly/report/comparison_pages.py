@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evenly.report.blocks import Block, Gallery, Page, Prose, Section, Verdicts, present
-from evenly.report.comparison_words import closing, opening, verdicts
+from evenly.report.comparison_words import closing, next_steps, opening, verdicts
 from evenly.report.facts import comparison_facts
 from evenly.report.formats import counted
 from evenly.report.groups import accuracy_bars, accuracy_table, cost_to_reach_table, origins, over_epochs
@@ -15,19 +15,24 @@ from evenly.report.run_pages import gallery
 from evenly.report.sweeps import arm_styles, runs_by_arm, sweep_blocks
 from evenly.report.training_figures import alignments, training
 from evenly.runs.comparison import Comparison
+from evenly.runs.results import Usage
 
 HOW_TO_READ = (
     "Cost is counted in example-gradients: one forward and backward pass of one example. A forward pass alone counts a "
     "third. Costs are given as multiples of what plain training (ERM) costs with the settings common to all methods, "
-    "for all the epochs set, even if patience stopped ERM earlier. Evaluation on validation is counted separately.",
+    "for all the epochs set, even if patience stopped it earlier. Evaluation on validation is not included.",
     "A control trains for the same cost without the method's idea: random upsampling for USEFUL, longer plain training "
     "for SAM, plain training stopped early for a method that is cheaper. It separates the method's idea from more "
     "steps, at this cost; at a higher cost the gap may close. Settings of a method's own are listed above; a control "
     "has the common ones.",
-    "Differences are paired by seed; the brackets hold the 95% t-interval of their mean. If an interval contains 0, "
-    "these seeds do not distinguish a gain from chance. One seed has no interval, and neither have seeds that all "
-    "differ by the same. Seeds that split one set of images anew are not fully independent, so intervals may be too "
-    "narrow.",
+    "A difference has two 95% intervals. The one over test examples is for these very models: would other examples of "
+    "the same kind show the difference too? The one over seeds is for new runs: would they show it too? It needs three "
+    "seeds or more. A difference is clear where both exclude 0. It is clear for these models only where just the first "
+    "does.",
+    "Over test examples, the difference of each example is averaged over seeds. The interval is that of Agresti and "
+    "Min. For a worst group, the examples are those of the group that is worst for the control. Over seeds, it is the "
+    "t-interval of the differences, paired by seed. Seeds that split one set of images anew are not fully independent, "
+    "so intervals may be too narrow.",
     "The selection rule says which epoch's weights are used. It uses the validation set only, never the test set.",
     "Train-weighted accuracy weights the groups by how often they occur in training: what a user with data like the "
     "training data would see.",
@@ -44,6 +49,7 @@ def comparison_page(
     ]
     sections = [
         Section("In short", "short", verdict_blocks),
+        Section("What to do next", "next", [Prose([step for each in comparisons for step in next_steps(each)])]),
         *(section(each, k) for k, each in enumerate(comparisons, 1)),
         Section("How to read this", "reading", [Prose(HOW_TO_READ)]),
     ]
@@ -65,12 +71,18 @@ def section(comparison: Comparison, k: int) -> Section:
             accuracy_bars(comparison, styles, f"{prefix}-group"),
             accuracy_table(comparison),
             over_epochs(runs, f"{prefix}-epochs"),
-            origins({each.arm.pair: each.used for each in comparison.arms if each.used is not None}, first),
+            origins(_usages(comparison, first.seed), first, f"seed {first.seed}"),
             cost_to_reach_table(comparison),
         ]
     about = Prose([first.data.about]) if first.data.about else None
     blocks = [about, comparison_facts(comparison), *blocks, first_gallery(comparison)]
     return Section(comparison.data, f"data-{k}", present(blocks))
+
+
+def _usages(comparison: Comparison, seed: int) -> dict[str, Usage]:
+    """What each method used in one seed: seeds differ in how many examples their groups have."""
+    rows = [row for row in comparison.rows if row.seed == seed and row.arm.control_of is None]
+    return {row.arm.pair: row.result.used for row in rows if row.result.used is not None}
 
 
 def first_gallery(comparison: Comparison) -> Gallery | None:

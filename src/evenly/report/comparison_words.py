@@ -10,15 +10,18 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve
 
 from evenly.report.formats import listed, percent, times
-from evenly.report.names import arm_label, has_metric
+from evenly.report.names import METRIC_NAMES, arm_label, has_metric, with_abbreviation
 from evenly.report.run_words import evaluation_cost, inferred_groups, last_epoch, ran_shorter
 from evenly.report.verdicts import Verdict, full_erm, verdict
 from evenly.runs.arms import Arm, point_name
 from evenly.runs.comparison import Comparison
 from evenly.runs.cost_to_reach import Level
+from evenly.runs.differences import mean
 from evenly.runs.results import SHOWN, InferredGroups
-from evenly.runs.summary import Row, Summary, mean
-from evenly.settings import BY_GROUP
+from evenly.runs.summary import Row, Summary
+
+MOST_SEEDS = 20
+"""Seeds that more are suggested up to."""
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -31,19 +34,19 @@ def opening(comparison: Comparison) -> str:
     """Where ERM stands on this data."""
     reference = full_erm(comparison.summary)
     if reference is None:
-        return f"On {comparison.data}, ERM was not run, so there is no common reference."
+        return f"On {comparison.data}, plain training (ERM) was not run, so there is no common reference."
     split = SHOWN[comparison.plan.judged]
     averaged = f" (mean of {reference.seeds} seeds)" if reference.seeds > 1 else " (one seed)"
     if reference.arm.swept:
         ends = _range_of_sweep(comparison, reference.arm)
         erm = arm_label(Arm("erm", reference.arm.optimizer))
-        return f"On {comparison.data}, {erm} reaches {ends} {split} accuracy{averaged}."
+        return f"On {comparison.data}, {with_abbreviation(erm)} reaches {ends} {split} accuracy{averaged}."
     reached = f"{percent(reference.mean('accuracy'))} {split} accuracy"
     for metric, what in (("worst_group", "worst group"), ("worst_class", "worst class")):
         if metric in reference.metrics:
             reached += f" and {percent(reference.mean(metric))} in its {what}"
             break
-    return f"On {comparison.data}, {arm_label(reference.arm)} reaches {reached}{averaged}."
+    return f"On {comparison.data}, {with_abbreviation(arm_label(reference.arm))} reaches {reached}{averaged}."
 
 
 def _range_of_sweep(comparison: Comparison, reference: Arm) -> str:
@@ -56,18 +59,12 @@ def _range_of_sweep(comparison: Comparison, reference: Arm) -> str:
 
 def verdicts(comparison: Comparison) -> list[Verdict]:
     """One verdict per arm that has a control, in the table's order."""
-    metric = headline(comparison)
+    metric = comparison.headline
     return [
-        verdict(each, each.control, difference, metric, comparison.summary)
+        verdict(each, each.control, difference, metric, comparison.summary, SHOWN[comparison.plan.judged])
         for each in comparison.summary
         if each.control is not None and (difference := each.difference(metric)) is not None
     ]
-
-
-def headline(comparison: Comparison) -> str:
-    """The metric that verdicts are about: worst-group accuracy where the selection rule aims at it, else accuracy."""
-    aims_at_worst = comparison.plan.rule.replace("-inferred", "") in BY_GROUP
-    return "worst_group" if aims_at_worst and has_metric(comparison.summary, "worst_group") else "accuracy"
 
 
 def closing(comparison: Comparison) -> list[str]:
@@ -79,19 +76,52 @@ def closing(comparison: Comparison) -> list[str]:
     if arms:
         notes.append(_cost({arm_label(each.arm): each.cost_multiple for each in arms}))
     if shorter := [arm_label(each.arm) for each in arms if ran_shorter(each.arm.method, each.cost_multiple)]:
-        notes.append(f"1x is ERM for all the epochs set; {listed(shorter)} ran for fewer.")
+        notes.append(f"1x is plain training for all the epochs set; {listed(shorter)} ran for fewer.")
     notes += _evaluation({arm_label(each.arm): each.evaluation_cost_multiple for each in arms})
     notes += last_epochs(comparison)
     return [*notes, *cost_to_reach(comparison), *inferences(comparison.rows), *remarks(comparison.rows)]
 
 
+def next_steps(comparison: Comparison) -> list[str]:
+    """What to do with a finished comparison, a sentence or a command each."""
+    metric, what = comparison.headline, METRIC_NAMES[comparison.headline]
+    outcomes = {each.arm: d.outcome for each in comparison.arms if (d := each.difference(metric)) is not None}
+    raised = [each for each in comparison.arms if outcomes.get(each.arm, "").startswith("raised")]
+    steps = []
+    reference = full_erm(comparison.summary)
+    best = max(raised, key=lambda each: each.mean(metric) or 0.0, default=None)
+    if best is not None and (reference is None or (best.mean(metric) or 0.0) > (reference.mean(metric) or 0.0)):
+        run = comparison.runs.get((best.arm, comparison.plan.seeds[0]))
+        steps.append(f"On {comparison.data}, use {arm_label(best.arm)}: {percent(best.mean(metric))} {what}.")
+        if run is not None and run.folder is not None:
+            steps[-1] += f" For new data: `evenly predict {run.folder} NEW_DATA`."
+    elif outcomes:
+        steps.append(f"On {comparison.data}, no method is clearly better in {what}: keep plain training, or try more.")
+    if {"raised-for-these", "unknown"} & set(outcomes.values()):
+        more = [d.seeds_needed or 0 for each in comparison.arms if (d := each.difference(metric)) is not None]
+        seeds = max([5, *(n for n in more if n <= MOST_SEEDS)])
+        steps.append(f"Run more seeds before relying on it: the same command with `--seeds {seeds}`.")
+    if not has_metric(comparison.summary, "worst_group"):
+        steps.append(
+            "Which groups the models fail on is not known: name the columns of groups (`--groups COLUMN`), or have "
+            "them inferred (`--groups infer --select worst-group`)."
+        )
+    elif metric != "worst_group" and "validation" in comparison.rows[0].result.splits:
+        steps.append(
+            f"On {comparison.data}, the epoch was not chosen by the worst group: `--select worst-group` does that, and "
+            "verdicts are then about it."
+        )
+    return steps
+
+
 def _cost(costs: Mapping[str, float]) -> str:
     least, most = min(costs, key=costs.__getitem__), max(costs, key=costs.__getitem__)
     if len(costs) == 1:
-        return f"{least} cost {times(costs[least])} what ERM costs."
+        return f"{least} cost {times(costs[least])} what plain training costs."
     if times(costs[least]) == times(costs[most]):
-        return f"Every method cost {times(costs[least])} what ERM costs."
-    return f"Costs range from {times(costs[least])} what ERM costs ({least}) to {times(costs[most])} ({most})."
+        return f"Every method cost {times(costs[least])} what plain training costs."
+    most_text = f"{times(costs[most])} ({most})"
+    return f"Costs range from {times(costs[least])} what plain training costs ({least}) to {most_text}."
 
 
 def _evaluation(costs: Mapping[str, float]) -> list[str]:
@@ -126,9 +156,9 @@ def cost_to_reach(comparison: Comparison) -> list[str]:
         return missing
     costs = listed(_level_cost(each.arm, level) for each, level in zip(known, reached[-1], strict=True))
     above = reached[-1][0].above_erm
-    target = "ERM's best worst group on validation" + (f" plus {100 * above:.0f} points" if above else "")
+    target = "plain training's best worst group on validation" + (f" plus {100 * above:.0f} points" if above else "")
     median = "Median cost" if any(each.seeds > 1 for each in known) else "Cost"
-    return [f"{median} to reach {target}, as a multiple of all that ERM costs: {costs}.", *missing]
+    return [f"{median} to reach {target}, as a multiple of all that plain training costs: {costs}.", *missing]
 
 
 def _level_cost(arm: Arm, level: Level) -> str:

@@ -14,44 +14,51 @@ from rich.table import Table
 from rich.text import Text
 
 from evenly.engine.accuracy import group_accuracy, wilson
-from evenly.report.comparison_words import headline, sentences
-from evenly.report.formats import bounds, counted, interval, listed, multiple, number, percent, points, times
+from evenly.report.comparison_words import sentences
+from evenly.report.formats import bounds, counted, listed, multiple, number, percent, times
 from evenly.report.names import METRIC_NAMES, RULES, has_metric
-from evenly.report.run_words import erm_in_full, inferred_groups, last_epoch, uncaptured, worst_group
+from evenly.report.run_words import erm_in_full, inferred_groups, last_epoch, uncaptured, weights_used, worst_group
 from evenly.runs.arms import point_name
 from evenly.runs.comparison import Comparison
+from evenly.runs.differences import Difference, Outcome
 from evenly.runs.predictions import Predictions
 from evenly.runs.results import SHOWN
 from evenly.runs.run import Run
-from evenly.runs.summary import Difference, Summary
+from evenly.runs.summary import Summary
 
 if TYPE_CHECKING:
     from evenly.diagnose.stability import CardPage
     from evenly.theory.stability import PhaseDiagram
 
 WIDEST_NAME = 23
-OUTCOME_STYLES = {"raised": "green", "lowered": "red", "unclear": "", "unknown": "dim"}
+CLEAR: dict[Outcome, tuple[str, str]] = {
+    "raised": ("clear", "green"),
+    "lowered": ("clear", "red"),
+    "raised-for-these": ("for these models", "green"),
+    "lowered-for-these": ("for these models", "red"),
+    "unclear": ("not clear", ""),
+    "unknown": ("not known", ""),
+}
+"""How clear a difference is, in words and as a colour."""
 
 
 def show_run(run: Run) -> None:
     """What one run reached and cost."""
     result, measured = run.results, run.results.measured
     full = erm_in_full(result.method, result.cost_multiple)
-    print(
-        f"{result.data.name}: {result.method} with {result.optimizer}, {counted(result.epochs, 'epoch')}, "
-        f"{result.cost_multiple:.2f}x the cost of ERM{full}"
-    )
+    cost = f"{result.cost_multiple:.2f}x the cost of plain training{full}"
+    epochs = counted(result.epochs, "epoch")
+    _paragraphs([f"{result.data.name}: {result.method} with {result.optimizer}, {epochs}, {cost}"])
     _line(f"{SHOWN[result.judged]} accuracy", f"{measured.accuracy:.1%}")
     if measured.worst_group is not None:
         which = worst_group(measured, result.data.group_names)
         _line("worst group", f"{measured.worst_group:.1%}   {which}")
         # none where no group of training is in the split
         _line("train-weighted", percent(measured.train_weighted))
-    weights = f"epoch {result.selected_epoch} of {result.epochs} (rule: {result.rule})"
-    _line("weights used", "; ".join(filter(None, (weights, last_epoch([run])))))
-    _line("weights cost", f"{result.selected_after_epochs:.1f} epochs of the full training set")
+    _line("weights used", "; ".join(filter(None, (weights_used(result).partition(": ")[2], last_epoch([run])))))
+    _line("cost of these weights", f"{result.selected_after_epochs:.1f} epochs of the full training set")
     if result.evaluation_cost:
-        _line("evaluation", f"{times(result.evaluation_cost_multiple)} the cost of ERM, counted separately")
+        _line("validation", f"another {times(result.evaluation_cost_multiple)}, not included above")
     inferred = [] if result.inferred_groups is None else [inferred_groups(result.inferred_groups)]
     for remark in filter(None, (*result.remarks, *inferred, uncaptured([result]))):
         print(textwrap.fill(remark, _width(), initial_indent="  ", subsequent_indent="  "))
@@ -87,11 +94,11 @@ def show_comparisons(comparisons: Iterable[Comparison], page: Path) -> None:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """A row per method and, dimmed under it, its control; the difference from it in points with its 95% interval.
+    """A row per method and, dimmed under it, its control; the difference from it in points with both its intervals.
 
     In a sweep the methods stand under the values that they were run at.
     """
-    metric, plan = headline(comparison), comparison.plan
+    metric, plan = comparison.headline, comparison.plan
     worst = "worst_group" if has_metric(comparison.summary, "worst_group") else "worst_class"
     captured = uncaptured([row.result for row in comparison.rows])
     caption = f"{SHOWN[plan.judged]} set; weights of the {RULES.get(plan.rule, plan.rule)}"
@@ -111,16 +118,17 @@ def comparison_table(comparison: Comparison) -> Table:
     what = METRIC_NAMES[metric].removesuffix(" accuracy").replace("-", " ")
     table.add_column(f"{what} vs\ncontrol, points", justify="right", no_wrap=True)
     heading = ""
-    for each in comparison.summary:
-        if comparison.by_arm(each.arm.control_of) is not None:
-            continue
+    for each, control in comparison.lines():
         point = _point_heading(each)
         if point != heading:
             heading = point
             table.add_row(Text(point, style="bold"))
-        table.add_row(Text(each.arm.pair), *_numbers(each, worst), _difference(each.difference(metric)))
-        if (control := comparison.by_arm(each.control)) is not None:
-            table.add_row(Text(f"  {control.arm.pair}"), *_numbers(control, worst), Text("control"), style="dim")
+        said = _difference(each.difference(metric))
+        table.add_row(Text(each.arm.pair), *_numbers(each, worst), said[0])
+        if control is not None:
+            table.add_row(Text(f"  {control.arm.pair}"), *_numbers(control, worst), said[1], style="dim")
+        if said[2]:
+            table.add_row("", "", "", "", said[2], style="dim")
     return table
 
 
@@ -129,10 +137,17 @@ def _point_heading(summary: Summary) -> str:
     return "\n".join(line for part in parts for line in textwrap.wrap(part, WIDEST_NAME))
 
 
-def _difference(difference: Difference | None) -> Text:
+def _difference(difference: Difference | None) -> tuple[Text, Text, Text]:
+    """A difference on three lines: itself and how clear it is, its interval over examples, over seeds."""
     if difference is None:
-        return Text("")
-    return Text(f"{points(difference)} {interval(difference)}".strip(), style=OUTCOME_STYLES[difference.outcome])
+        return Text(""), Text("control"), Text("")
+    examples = difference.over_examples or "not known"
+    clear, colour = CLEAR[difference.outcome]
+    return (
+        Text(f"{difference.points} {clear}", style=colour),
+        Text(f"examples {examples}"),
+        Text(f"seeds {difference.over_seeds}"),
+    )
 
 
 def _numbers(summary: Summary, worst: str) -> list[str]:

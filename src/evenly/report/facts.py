@@ -16,6 +16,9 @@ from evenly.runs.results import SHOWN, DataSummary
 from evenly.runs.run import Run
 from evenly.settings import Settings, settings_of
 
+MOST_VALUES = 6
+"""Values in an option of the data that a page shows."""
+
 
 def run_facts(run: Run) -> Facts:
     """What was asked for in a run, and its data."""
@@ -81,7 +84,8 @@ def setting_facts(
 
 def data_facts(data: DataSummary) -> list[Fact]:
     """How the data was made, how many examples each split has, how many classes and groups."""
-    facts = [Fact("data options", as_text(data.options))] if data.options else []
+    shown = {name: value for name, value in data.options.items() if value is not None and not _is_long(value)}
+    facts = [Fact("data options", as_text(shown))] if shown else []
     facts += [Fact(f"{SHOWN[name]} examples", f"{size:,}") for name, size in data.sizes.items()]
     facts.append(Fact("classes", f"{len(data.class_names):,}"))
     if data.groups:
@@ -103,6 +107,11 @@ def as_text(value: Any, name: str = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _is_long(value: Any) -> bool:
+    """Whether a value is a list that nobody reads, such as the names of all columns and their means."""
+    return isinstance(value, list | tuple) and len(value) > MOST_VALUES
 
 
 def _facts(*facts: Fact) -> Facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from evenly.runs.summary import Difference
+from evenly.runs.differences import Difference
 
 
 def percent(share: float | None) -> str:
@@ -30,28 +30,16 @@ def times(value: float | None) -> str:
     return multiple(value) if value is None or not math.isfinite(value) else f"{multiple(value)}x"
 
 
-def signed(share: float, digits: int = 1) -> str:
-    """A difference in points with its sign: "+2.3", "−0.4", "0.0"."""
-    text = f"{100 * share:+.{digits}f}"
-    return f"{0:.{digits}f}" if float(text) == 0 else text.replace("-", "−")
+def points_and_uncertainty(difference: Difference, examples: str = "test examples") -> str:
+    """A difference in a sentence: "−0.4 points; over test examples [−1.9, 1.1], over seeds: needs 3 or more"."""
+    return f"{difference.points} points; {uncertainty(difference, examples)}"
 
 
-def points(difference: Difference) -> str:
-    """The difference alone, signed, with as many digits as its interval needs: "−0.4"."""
-    return signed(difference.mean, _digits(difference)) if math.isfinite(difference.mean) else "–"
-
-
-def interval(difference: Difference) -> str:
-    """A 95% interval in points: "[−1.9, 1.1]"; nothing where there is none."""
-    if difference.low is None or difference.high is None:
-        return ""
-    digits = _digits(difference)
-    return f"[{signed(difference.low, digits).lstrip('+')}, {signed(difference.high, digits).lstrip('+')}]"
-
-
-def points_and_interval(difference: Difference) -> str:
-    """A difference in a sentence: "−0.4 points [−1.9, 1.1]"."""
-    return f"{points(difference)} points {interval(difference)}".rstrip()
+def uncertainty(difference: Difference, examples: str = "test examples") -> str:
+    """Both uncertainties of a difference: over examples, where these are known, and over seeds."""
+    examples = f"over {examples} {difference.over_examples}" if difference.over_examples else ""
+    seeds = f"over seeds{':' if difference.low is None else ''} {difference.over_seeds}"
+    return ", ".join(filter(None, (examples, seeds)))
 
 
 def bounds(limits: tuple[float, float] | None) -> str:
@@ -72,9 +60,3 @@ def listed(names: Iterable[object]) -> str:
 def sentence(text: str) -> str:
     """A remark as a sentence: with a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
-
-
-def _digits(difference: Difference) -> int:
-    """One digit, or two where one would print a number as 0.0 that is not."""
-    values = (difference.mean, difference.low, difference.high)
-    return 2 if any(value is not None and 1e-5 < abs(value) < 5e-4 for value in values) else 1

@@ -11,10 +11,11 @@ from evenly.report import figures
 from evenly.report.blocks import Cell, Panel, Panels, Row, Table
 from evenly.report.comparison_words import seeds_reached, unknown_costs
 from evenly.report.figures import Bar, Curve, Style
-from evenly.report.formats import bounds, listed, multiple, number, sentence, signed
+from evenly.report.formats import bounds, listed, multiple, number, sentence
 from evenly.report.names import group_name
 from evenly.runs.comparison import Comparison
 from evenly.runs.cost_to_reach import Level, changed_after_training
+from evenly.runs.differences import signed
 from evenly.runs.results import SHOWN, RunResult, Usage
 from evenly.runs.run import Run
 from evenly.runs.summary import Summary
@@ -61,7 +62,7 @@ def over_epochs(runs: Mapping[str, Sequence[Run]], prefix: str) -> Panels | None
         return None
     caption = "Validation accuracy of each group, after every epoch with an evaluation."
     count = len(next(iter(runs.values()))[0].results.data.group_names)
-    caption += _left_out(count, range(MOST_LINES), panels[0].title)
+    caption += left_out(count, range(MOST_LINES), panels[0].title)
     notes = [f"The groups of {listed(labels)} are inferred: {names}." for names, labels in inferred.items()] + notes
     return Panels("Groups over epochs", panels, " ".join([caption, *notes]), list(styles.items()))
 
@@ -83,7 +84,7 @@ def _lines(runs: Sequence[Run], styles: dict[str, Style]) -> list[Curve]:
     last = rows[0][-1]["validation"][key]
     names = [group_name(known, g) for g in range(len(last))]
     if not styles.keys() & set(names):
-        for g in _worst(last, MOST_LINES):
+        for g in worst_first(last, MOST_LINES):
             styles[names[g]] = Style(1 + len(styles) % MOST_LINES, len(styles) // MOST_LINES)
     lines = []
     for g, name in enumerate(names):
@@ -102,19 +103,20 @@ def accuracy_bars(comparison: Comparison, styles: Mapping[str, Style], prefix: s
     arms = [each for each in comparison.arms if each.groups]
     if not arms:
         return None
-    groups = _worst(arms[0].groups, MOST_BARS)
+    groups = worst_first(arms[0].groups, MOST_BARS)
     first = comparison.rows[0].result
     names, sizes = first.data.group_names, first.splits["train"].group_counts if "train" in first.splits else ()
     panels = []
     for g in groups:
         rows = [_bar(comparison, each, styles[each.arm.name], g) for each in arms]
         note = f"{sizes[g]:,} of {sum(sizes):,} training examples" if g < len(sizes) else ""
+        note += f" · worst of {arms[0].arm.pair}" if g == groups[0] else ""
         svg = figures.bars(rows, prefix=f"{prefix}{g}", label=f"Accuracy in group {group_name(names, g)}")
         panels.append(Panel(group_name(names, g), svg, note))
     caption = f"{SHOWN[comparison.plan.judged].capitalize()} accuracy of each group."
     caption += " Bars are means, circles are seeds." if len(comparison.plan.seeds) > 1 else ""
     caption += " A vertical stroke marks the control of equal cost." if any(each.control for each in arms) else ""
-    return Panels("Accuracy by group", panels, caption + _left_out(len(arms[0].groups), groups, arms[0].arm.name))
+    return Panels("Accuracy by group", panels, caption + left_out(len(arms[0].groups), groups, arms[0].arm.name))
 
 
 def accuracy_table(comparison: Comparison) -> Table | None:
@@ -123,44 +125,47 @@ def accuracy_table(comparison: Comparison) -> Table | None:
     if not arms:
         return None
     split, names = SHOWN[comparison.plan.judged], comparison.rows[0].result.data.group_names
-    groups = _worst(arms[0].groups, MOST_ROWS)
+    groups = worst_first(arms[0].groups)
     rows = []
     for g in groups:
         cells = [Cell(number(each.groups[g]), bounds(each.group_intervals[g])) for each in arms]
-        rows.append(Row(group_name(names, g), [Cell(f"{arms[0].group_counts[g]:,.0f}"), *cells]))
+        note = f"worst of {arms[0].arm.pair}" if g == groups[0] else ""
+        rows.append(Row(group_name(names, g), [Cell(f"{arms[0].group_counts[g]:,.0f}"), *cells], note=note))
     columns = ["group", f"{split} examples", *(f"{each.arm.pair}, %" for each in arms)]
     averaged = ", mean over seeds" if len(comparison.plan.seeds) > 1 else ""
     caption = (
         f"{split.capitalize()} accuracy of each group{averaged}. The brackets are Wilson's 95% interval for the number "
         "of examples that one seed measures."
     )
-    return Table(columns, rows, caption + _left_out(len(arms[0].groups), groups, arms[0].arm.name), "Groups in numbers")
+    return Table(columns, rows, caption + left_out(len(arms[0].groups), groups, arms[0].arm.name), "Groups in numbers")
 
 
-def origins(usages: Mapping[str, Usage], result: RunResult) -> Table | None:
+def origins(usages: Mapping[str, Usage], result: RunResult, which: str = "") -> Table | None:
     """How many different training examples of every group each method used, and how often it showed them; nothing where
     every method showed every example equally often.
 
     Args:
         usages: by the method's label.
         result: of one of the runs, for the names and sizes of the groups.
+        which: of several runs of each method, the one that the numbers are of: "seed 3".
     """
     train = result.splits.get("train")
     sizes = () if train is None else train.group_counts
     usages = {label: used for label, used in usages.items() if used.groups}
     if not sizes or all(_uniform(used, sizes) for used in usages.values()):
         return None
-    names, groups, rows = result.data.group_names, _worst(result.measured.groups, MOST_ROWS), []
+    names, groups, rows = result.data.group_names, worst_first(result.measured.groups), []
     for g in groups:
         pairs = [(used.groups[g], used.groups_shown[g]) for used in usages.values()]
         cells = [Cell(f"{count:,.0f}", f"× {times / count:,.1f}" if count else "") for count, times in pairs]
-        rows.append(Row(group_name(names, g), [Cell(f"{sizes[g]:,}"), *cells]))
+        rows.append(Row(group_name(names, g), [Cell(f"{sizes[g]:,}"), *cells], note="worst" if g == groups[0] else ""))
     notes = [
-        "Different training examples of each group that the weights used were trained on, in the last stage.",
+        f"Different training examples of each group that the weights used were trained on, in the last stage"
+        f"{f', of {which}' if which else ''}.",
         "× is how often each was shown, on average.",
     ]
     notes += filter(None, (_least_used(label, used.groups, sizes, names) for label, used in usages.items()))
-    caption = " ".join(notes) + _left_out(len(sizes), groups, next(iter(usages)))
+    caption = " ".join(notes) + left_out(len(sizes), groups, next(iter(usages)))
     columns = ["group", "in training", *(f"{label}, used" for label in usages)]
     return Table(columns, rows, caption, "Where the examples came from")
 
@@ -176,11 +181,11 @@ def cost_to_reach_table(comparison: Comparison) -> Table | None:
     if all(each.arm.method == "erm" for each in arms):
         return None
     above = [level.above_erm for level in arms[0].cost_to_reach]
-    columns = ["method", *(f"{signed(points, 0)} points" if points else "ERM's best" for points in above)]
+    columns = ["method", *(f"{signed(points, 0)} points" if points else "plain training's best" for points in above)]
     rows = [Row(each.arm.pair, [_level_cell(level) for level in each.cost_to_reach]) for each in arms]
     notes = [
-        "Example-gradients until validation accuracy in the worst group first reached ERM's best of the same seed, or "
-        "so many points more. Beside them is the multiple of all that ERM costs.",
+        "Example-gradients until validation accuracy in the worst group first reached plain training's best of the "
+        "same seed, or so many points more. Beside them is the multiple of all that plain training costs.",
         "Validation is evaluated after whole epochs, so the cost of a method with short epochs is known more finely.",
     ]
     if len(comparison.plan.seeds) > 1:
@@ -228,13 +233,14 @@ def _least_used(label: str, counts: Sequence[float], sizes: Sequence[int], names
     return f"{label} used {counts[g]:,.0f} of {sizes[g]:,} training examples of {group_name(names, g)!r}."
 
 
-def _worst(accuracies: Iterable[float | None], most: int) -> list[int]:
-    """The groups with the lowest accuracies, in their own order."""
+def worst_first(accuracies: Iterable[float | None], most: int = MOST_ROWS) -> list[int]:
+    """The groups with the lowest accuracies, the lowest first."""
     ranked = sorted((math.inf if accuracy is None else accuracy, g) for g, accuracy in enumerate(accuracies))
-    return sorted(g for _, g in ranked[:most])
+    return [g for _, g in ranked[:most]]
 
 
-def _left_out(total: int, groups: Sequence[int], label: str) -> str:
+def left_out(total: int, groups: Sequence[int], label: str = "it") -> str:
+    """What to add to a caption where not all groups are shown."""
     return f" Of {total} groups, the {len(groups)} where {label} does worst." if len(groups) < total else ""
 
 

@@ -32,7 +32,7 @@ RULES = {
     "worst-inferred-group-argmax": "epoch with the best validation accuracy in the worst inferred group",
 }
 """Whose weights a selection rule uses."""
-METHODS = {"erm": "ERM", "random_upsample": "random upsampling"}
+METHODS = {"erm": "plain training", "random_upsample": "random upsampling"}
 """Methods whose name in a sentence is not the one that is typed."""
 SETTINGS = {
     "lr": "learning rate",
@@ -53,8 +53,13 @@ def arm_label(arm: Arm) -> str:
 
 
 def run_label(result: RunResult) -> str:
-    """A run's method in a sentence: "useful with sgd"."""
-    return arm_label(Arm(result.method, result.optimizer))
+    """A run's method where a sentence begins with it: "useful with sgd", "Plain training (ERM) with sgd"."""
+    return with_abbreviation(arm_label(Arm(result.method, result.optimizer))).replace("plain", "Plain", 1)
+
+
+def with_abbreviation(text: str) -> str:
+    """A text that names plain training for the first time."""
+    return text.replace(METHODS["erm"], f"{METHODS['erm']} (ERM)", 1)
 
 
 def setting_name(name: str) -> str:

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from attrs import frozen
 
 from evenly.report.blocks import Cell, Row, Table, Whisker
-from evenly.report.comparison_words import headline
 from evenly.report.figures import Style
-from evenly.report.formats import interval, multiple, number, points
+from evenly.report.formats import multiple, number
 from evenly.report.names import METRIC_COLUMNS, METRIC_NAMES, RULES, has_metric
 from evenly.runs.comparison import Comparison
+from evenly.runs.differences import Difference
 from evenly.runs.results import SHOWN
-from evenly.runs.summary import Difference, Summary
+from evenly.runs.summary import Summary
 
 USED_AFTER = "weights used after, full epochs"
 
@@ -33,15 +33,17 @@ class Scale:
     def whisker(self, difference: Difference) -> Whisker | None:
         if not math.isfinite(difference.mean):
             return None
-        ends = (None if end is None else self.place(end) for end in (difference.low, difference.high))
-        return Whisker(self.place(difference.mean), *ends)
+        ends = (difference.low, difference.high, difference.examples_low, difference.examples_high)
+        return Whisker(self.place(difference.mean), *(None if end is None else self.place(end) for end in ends))
 
 
 def scale_of(comparison: Comparison) -> Scale | None:
     """A scale for all differences and intervals of a comparison, with 0 in it; None where there are none."""
-    metric = headline(comparison)
+    metric = comparison.headline
     differences = [difference for each in comparison.summary if (difference := each.difference(metric)) is not None]
-    ends = [end for each in differences for end in (each.mean, each.low, each.high)]
+    ends = [
+        end for each in differences for end in (each.mean, each.low, each.high, each.examples_low, each.examples_high)
+    ]
     values = [end for end in ends if end is not None and math.isfinite(end)]
     if not values:
         return None
@@ -52,23 +54,21 @@ def scale_of(comparison: Comparison) -> Scale | None:
 
 def results_table(comparison: Comparison, styles: Mapping[str, Style], scale: Scale | None = None) -> Table:
     """The table; differences are drawn on the comparison's own scale or a given one."""
-    metric, scale = headline(comparison), scale or scale_of(comparison)
+    metric, scale = comparison.headline, scale or scale_of(comparison)
     metrics = [name for name in METRIC_COLUMNS if name != "worst_class" and has_metric(comparison.summary, name)]
     metrics += [] if "worst_group" in metrics else ["worst_class"]
     chosen = comparison.plan.rule != "last"
     rows = []
-    for each in comparison.summary:
-        if comparison.by_arm(each.arm.control_of) is not None:
-            continue
+    for each, control in comparison.lines():
         cells = _values(each, metrics, chosen) + _difference(each.difference(metric), scale)
         rows.append(Row(each.arm.pair, cells, each.arm.control_of is not None, style=styles.get(each.arm.name)))
-        if (control := comparison.by_arm(each.control)) is not None:
+        if control is not None:
             note = "control" if control.arm.control_of else "control, as above"
             cells = _values(control, metrics, chosen) + _difference(None, scale)
             rows.append(Row(control.arm.pair, cells, muted=True, note=note))
     columns = ["method", *(METRIC_COLUMNS[name] for name in metrics), *([USED_AFTER] if chosen else []), "cost, × ERM"]
     if scale is not None:
-        columns += [f"{METRIC_NAMES[metric]} against control, points", ""]
+        columns += [f"{METRIC_NAMES[metric]} against control, points", "95% intervals", ""]
     return Table(columns, rows, results_caption(comparison), zero=None if scale is None else scale.place(0.0))
 
 
@@ -87,11 +87,13 @@ def results_caption(comparison: Comparison) -> str:
     if plan.rule != "last":
         notes.append("Weights used after: the cost up to these weights, in epochs of the full training set.")
     if any(each.control for each in comparison.summary):
-        paired = "with its 95% interval" if seeds > 1 else "and one seed has no interval"
         notes.append(
-            f"The difference in {METRIC_NAMES[headline(comparison)]} is from the control of equal cost below each "
-            f"method; it is paired by seed, {paired}."
+            f"The difference in {METRIC_NAMES[comparison.headline]} is from the control of equal cost below each "
+            f"method. Its 95% interval over {SHOWN[plan.judged]} examples is for these models; that over seeds is for "
+            "new runs."
         )
+        if comparison.headline == "worst_group":
+            notes.append("The examples are those of the group that is worst for the control.")
     return " ".join(notes)
 
 
@@ -113,7 +115,8 @@ def _difference(difference: Difference | None, scale: Scale | None) -> list[Cell
     if scale is None:
         return []
     if difference is None:
-        return [Cell(), Cell()]
-    outcome = difference.outcome
-    numbers = Cell(points(difference), interval(difference), outcome)
-    return [numbers, Cell(outcome=outcome, whisker=scale.whisker(difference))]
+        return [Cell()] * 3
+    examples = f"examples {difference.over_examples}" if difference.over_examples else ""
+    intervals = Cell("\n".join(filter(None, (examples, f"seeds {difference.over_seeds}"))))
+    drawn = Cell(outcome=difference.outcome, whisker=scale.whisker(difference))
+    return [Cell(difference.points, outcome=difference.outcome), intervals, drawn]

@@ -13,10 +13,10 @@ from evenly.report.blocks import Block, Cell, Gallery, Page, Panel, Panels, Pict
 from evenly.report.facts import run_facts
 from evenly.report.figures import Curve, Style, data_uri
 from evenly.report.formats import bounds, number, percent, sentence
-from evenly.report.groups import cost_to_reach_of_run, origins, over_epochs
-from evenly.report.names import METRIC_COLUMNS, RULES, group_name, run_label
+from evenly.report.groups import cost_to_reach_of_run, left_out, origins, over_epochs, worst_first
+from evenly.report.names import METRIC_COLUMNS, group_name, run_label
 from evenly.report.rendering import footer
-from evenly.report.run_words import last_epoch, run_sentences
+from evenly.report.run_words import last_epoch, next_steps, run_sentences, weights_used
 from evenly.report.training_figures import STYLES, alignments, legend, training_of_run
 from evenly.runs.arms import Arm
 from evenly.runs.examples import Example, Examples, read_examples
@@ -42,8 +42,9 @@ def run_page(run: Run) -> Page:
     said = run_sentences(result)
     said[2:2] = [sentence(last)] if (last := last_epoch([run])) else []
     short = Section("In short", "short", [Prose(said)])
+    steps = Section("What to do next", "next", [Prose(next_steps(run))])
     title = f"{run_label(result)} on {result.data.name}"
-    return Page(title, "", [short, Section("The run", "run", present(blocks))], footer())
+    return Page(title, "", [short, steps, Section("The run", "run", present(blocks))], footer())
 
 
 def split_table(result: RunResult) -> Table:
@@ -54,10 +55,7 @@ def split_table(result: RunResult) -> Table:
         size = Cell(f"{result.data.sizes[name]:,}")
         cells = [Cell(number(measured.metric(metric))) for metric in metrics]
         rows.append(Row(SHOWN[name], [size, *cells, Cell(_loss(measured))]))
-    caption = (
-        f"The weights used are those of the {RULES.get(result.rule, result.rule)} (rule: {result.rule}): epoch "
-        f"{result.selected_epoch}."
-    )
+    caption = f"{sentence(weights_used(result))} Selection rule: {result.rule}."
     return Table(["split", "examples", *(METRIC_COLUMNS[metric] for metric in metrics), "loss"], rows, caption)
 
 
@@ -66,16 +64,16 @@ def group_table(result: RunResult) -> Table | None:
     splits = {name: measured for name, measured in result.splits.items() if measured.groups}
     if not splits:
         return None
-    rows = [
-        Row(
-            group_name(result.data.group_names, g), [cell for each in splits.values() for cell in _group_cells(each, g)]
-        )
-        for g in range(max(len(each.groups) for each in splits.values()))
-    ]
+    judged = result.judged if result.judged in splits else next(iter(splits))
+    groups, rows = worst_first(splits[judged].groups), []
+    for g in groups:
+        cells = [cell for each in splits.values() for cell in _group_cells(each, g)]
+        rows.append(Row(group_name(result.data.group_names, g), cells, note="worst" if g == groups[0] else ""))
     columns = ["group"]
     for name in splits:
         columns += [f"{SHOWN[name]} examples", f"{SHOWN[name]} accuracy, %"]
-    caption = "Accuracy and number of examples of each group in each split, with Wilson's 95% intervals."
+    caption = "Accuracy and number of examples of each group in each split, with Wilson's 95% intervals. "
+    caption += f"The worst group on the {SHOWN[judged]} set is first." + left_out(len(splits[judged].groups), groups)
     return Table(columns, rows, caption, "By group")
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evenly.data import Data
+from evenly.data import Data, dataset_options
 from evenly.engine.progress import duration
 from evenly.report.formats import bounds, counted, listed, percent, sentence, times
 from evenly.report.names import RULES, group_name, run_label
-from evenly.runs.plan import Plan
+from evenly.runs.differences import mean
+from evenly.runs.plan import DataSpec, Plan
 from evenly.runs.results import SHOWN, DataSummary, InferredGroups, Measured, RunResult
 from evenly.runs.run import Run
-from evenly.runs.summary import mean
 
+TRY = "erm,useful,pde,group_dro"
+WORTH_TRYING = 0.05
+"""A worst group so far below the average is worth trying other methods for."""
 SAME_COST = 0.05
 """Costs within this share of each other are called the same."""
 
@@ -26,13 +30,13 @@ def run_sentences(result: RunResult) -> list[str]:
         reached += f" and {percent(measured.worst_group)} in its worst group"
         which = worst_group(measured, result.data.group_names)
         reached += f" ({which})" if which else ""
+    in_full = erm_in_full(result.method, result.cost_multiple)
     sentences = [
         f"{run_label(result)} reaches {reached} on {result.data.name}.",
-        f"The weights used are those of epoch {result.selected_epoch} of {result.epochs}, the "
-        f"{RULES.get(result.rule, result.rule)}. "
-        f"They cost as much as {result.selected_after_epochs:.1f} epochs of the full training set.",
-        f"Training cost {times(result.cost_multiple)} what ERM costs{erm_in_full(result.method, result.cost_multiple)} "
-        f"and took {duration(result.seconds)}.",
+        f"{sentence(weights_used(result))} They cost as much as {result.selected_after_epochs:.1f} epochs of the full "
+        "training set.",
+        f"Training cost {times(result.cost_multiple)} what plain training costs{in_full} and took "
+        f"{duration(result.seconds)}.",
     ]
     if result.evaluation_cost:
         sentences.append(evaluation_cost(times(result.evaluation_cost_multiple)))
@@ -87,9 +91,46 @@ def _reached(measured: Sequence[Mapping[str, Any]]) -> str:
     return f"{next(shares)} accuracy and {next(shares)} {words.get(worst, 'in the worst class')}"
 
 
+def weights_used(result: RunResult) -> str:
+    """Which epoch's weights are used, and why: "weights used: epoch 5 of 15, the last epoch"."""
+    return f"weights used: epoch {result.selected_epoch} of {result.epochs}, the {RULES.get(result.rule, result.rule)}"
+
+
+def next_steps(run: Run) -> list[str]:
+    """What to do with a finished run, a command each."""
+    measured, steps = run.results.measured, []
+    if measured.worst_group is None:
+        steps.append(
+            "Which groups it fails on is not known: name the columns of groups (`--groups COLUMN`), or have them "
+            "inferred (`--groups infer --select worst-group`)."
+        )
+    elif measured.accuracy - measured.worst_group > WORTH_TRYING:
+        gap = f"{100 * (measured.accuracy - measured.worst_group):.1f}"
+        steps.append(
+            f"Its worst group is {gap} points below its average. See which method helps: "
+            f"`evenly compare {_data_arguments(run.plan.data)} --methods {TRY} --select worst-group --seeds 3`."
+        )
+    if run.folder is not None:
+        steps.append(f"See what it relies on: `evenly audit {run.folder}`.")
+        steps.append(f"Use it on new data: `evenly predict {run.folder} NEW_DATA`.")
+    return steps
+
+
+def _data_arguments(data: DataSpec) -> str:
+    """The data on the command line, with its options."""
+    if data.kind == "own":
+        return "DATA"
+    defaults = dataset_options(data.name) if data.kind == "named" else {}
+    given = {name: value for name, value in data.options.items() if value not in (None, defaults.get(name))}
+    words = [data.place or data.name]
+    for name, value in given.items():
+        words += ["--groups", str(value)] if name == "groups" else ["-d", f"{name}={value}"]
+    return shlex.join(words)
+
+
 def evaluation_cost(cost: str) -> str:
     """What evaluation on validation cost, as a sentence."""
-    return f"Evaluation on validation is not part of these costs; it cost {cost} what ERM costs."
+    return f"Evaluation on validation cost {cost} more, which is not included above."
 
 
 def ran_shorter(method: str, cost_multiple: float) -> bool:
@@ -98,7 +139,7 @@ def ran_shorter(method: str, cost_multiple: float) -> bool:
 
 
 def erm_in_full(method: str, cost_multiple: float) -> str:
-    """What to add to "what ERM costs" where the run is ERM itself, for fewer epochs."""
+    """What to add to "what plain training costs" where the run is ERM itself, for fewer epochs."""
     return " for all the epochs set" if ran_shorter(method, cost_multiple) else ""
 
 

@@ -9,7 +9,6 @@ from attrs import evolve
 
 from evenly.report import figures
 from evenly.report.blocks import Block, Panel, Panels
-from evenly.report.comparison_words import headline
 from evenly.report.figures import Curve, Style
 from evenly.report.groups import accuracy_bars
 from evenly.report.names import METRIC_NAMES, setting_name
@@ -74,7 +73,7 @@ def by_point(comparison: Comparison) -> list[tuple[str, list[Summary]]]:
 
 def over_values(comparison: Comparison, styles: Mapping[str, Style], prefix: str) -> Panels | None:
     """The headline metric against each swept number, a line per arm; a panel for each combination of other values."""
-    metric, sweep = headline(comparison), comparison.plan.sweep
+    metric, sweep = comparison.headline, comparison.plan.sweep
     arms = [each for each in comparison.arms if metric in each.metrics]
     drawn: dict[str, list[Curve]] = {}
     panels: list[Panel] = []

@@ -53,7 +53,7 @@ def training(runs: Mapping[str, Sequence[Run]], styles: Mapping[str, Style], pre
             lines,
             prefix=f"{prefix}{k}",
             label=f"{title.capitalize()} by {'epoch' if loss else 'cost'}",
-            x_name="epoch" if loss else "cost, multiple of ERM's",
+            x_name="epoch" if loss else "cost, multiple of plain training's",
             shares=not loss,
             log_x=not loss and far_apart,
             log_y=loss and figures.spans([value for _, y in means for value in y], 30),

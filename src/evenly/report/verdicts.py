@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from evenly.report.formats import interval, percent, points, points_and_interval, times
+from evenly.report.formats import percent, points_and_uncertainty, times, uncertainty
 from evenly.report.names import METHODS, METRIC_NAMES, arm_label
 from evenly.report.run_words import SAME_COST, ran_shorter
 from evenly.runs.arms import Arm
-from evenly.runs.summary import Difference, Outcome, Summary, paired
+from evenly.runs.differences import Difference, Outcome, paired
+from evenly.runs.summary import Summary
 
 
 @frozen
@@ -24,32 +25,35 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
 
-def verdict(summary: Summary, control: Arm, difference: Difference, metric: str, others: Sequence[Summary]) -> Verdict:
+def verdict(
+    summary: Summary, control: Arm, difference: Difference, metric: str, others: Sequence[Summary], split: str = "test"
+) -> Verdict:
     """The verdict on one arm.
 
     Args:
         difference: in the metric that verdicts are about.
         others: every summary of the comparison.
+        split: the name of the one that is judged.
     """
     name, what = arm_label(summary.arm), METRIC_NAMES[metric]
-    against, numbers = _control_label(summary, control), points_and_interval(difference)
-    outcome = difference.outcome
+    against, outcome = _control_label(summary, control), difference.outcome
+    examples = f"{split} examples" + (" of the control's worst group" if metric == "worst_group" else "")
+    numbers = points_and_uncertainty(difference, examples)
     if not math.isfinite(difference.mean):
         return Verdict(summary.arm, outcome, f"{name} and its control have no seed in common: there is no difference.")
-    if outcome == "raised":
-        sentence = f"{name} raised {what} by {numbers.lstrip('+')} over {against}."
-    elif outcome == "lowered":
-        sentence = f"{name} lowered {what}: {numbers} against {against}."
-    elif outcome == "unknown":
-        reason = "one seed gives no interval; run several"
-        if difference.pairs > 1:
-            reason = f"{difference.pairs} seeds with the same difference give no interval; run more"
-        sentence = f"{name} differs in {what} by {numbers} from {against}, but {reason}."
-    elif difference.is_zero:
+    if difference.is_zero:
         sentence = f"{name} made no difference to {what}: every seed equals {against}."
+    elif outcome == "unclear":
+        sentence = f"{name} made no clear difference to {what} against {against}: {numbers}."
+    elif outcome == "unknown":
+        sentence = f"{name} differs in {what} from {against}: {numbers}."
     else:
-        sentence = f"{name} made no clear difference to {what}: {numbers} against {against}."
-    return Verdict(summary.arm, outcome, sentence, (*_tradeoff(summary, metric), *_in_full(summary, metric, others)))
+        rise, _, only = outcome.partition("-")
+        sentence = f"{name} {rise} {what} by {difference.points.lstrip('+−')} points against {against}"
+        sentence += f"{', clear for these models only' if only else ''}: {uncertainty(difference, examples)}."
+    moved = ["With it, another group is the worst."] if metric == "worst_group" and difference.is_elsewhere else []
+    notes = (*moved, *_tradeoff(summary, metric), *_in_full(summary, metric, others))
+    return Verdict(summary.arm, outcome, sentence, notes)
 
 
 def full_erm(summaries: Sequence[Summary], beside: Arm | None = None) -> Summary | None:
@@ -71,25 +75,25 @@ def _control_label(summary: Summary, control: Arm) -> str:
         name += f" with {control.optimizer}"
     cost, control_cost = summary.cost_multiple, summary.control_cost_multiple
     if control_cost is not None and abs(control_cost - cost) > SAME_COST * cost:
-        return f"{name} ({times(cost)} ERM; the control {times(control_cost)})"
+        return f"{name} ({times(cost)} plain training; the control {times(control_cost)})"
     how = "at"
     if control.method == "erm" and abs(cost - 1) > SAME_COST:
         how = "stopped at" if cost < 1 else "trained on to"
-    return f"{name} {how} the same cost ({times(cost)} ERM)"
+    return f"{name} {how} the same cost ({times(cost)} plain training)"
 
 
 def _tradeoff(summary: Summary, metric: str) -> list[str]:
     """What happened to the worst group, where that is not the headline, and whether the average paid for it."""
     worst, average = summary.difference("worst_group"), summary.difference("train_weighted")
-    if worst is None or worst.outcome in ("unclear", "unknown"):
+    if worst is None or worst.outcome not in ("raised", "lowered"):
         return []
     if worst.outcome == "raised" and average is not None and average.outcome == "lowered":
-        rise = "" if metric == "worst_group" else f" by {points(worst).lstrip('+')} points {interval(worst)}"
-        return [
-            f"It raised the worst group{rise} at the price of the average: "
-            f"train-weighted accuracy {points_and_interval(average)}."
-        ]
-    return [] if metric == "worst_group" else [f"Its worst group was {worst.outcome}: {points_and_interval(worst)}."]
+        rise = "" if metric == "worst_group" else f" by {worst.points.lstrip('+')} points {worst.over_seeds}"
+        price = f"train-weighted accuracy {average.points} points {average.over_seeds}"
+        return [f"It raised the worst group{rise} at the price of the average: {price}."]
+    if metric == "worst_group":
+        return []
+    return [f"Its worst group was {worst.outcome}: {worst.points} points {worst.over_seeds}."]
 
 
 def _in_full(summary: Summary, metric: str, others: Sequence[Summary]) -> list[str]:
@@ -104,4 +108,4 @@ def _in_full(summary: Summary, metric: str, others: Sequence[Summary]) -> list[s
     difference = paired([a - b for a, b in zip(ours, theirs, strict=True)])
     reached = f"{times(reference.cost_multiple)}, {percent(reference.mean(metric))}"
     length = "as far as it ran" if ran_shorter("erm", reference.cost_multiple) else "in full"
-    return [f"Against {arm_label(reference.arm)} {length} ({reached}): {points_and_interval(difference)}."]
+    return [f"Against {arm_label(reference.arm)} {length} ({reached}): {points_and_uncertainty(difference)}."]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import define, field, frozen
 
@@ -12,10 +12,11 @@ from evenly.errors import EvenlyError
 from evenly.files import read_json, write_json
 from evenly.runs.arms import Arm
 from evenly.runs.folder import FORMAT
+from evenly.runs.results import SHOWN
 from evenly.runs.run import Run, load
 from evenly.runs.summary import METRICS, Row, Summary, summarise
 from evenly.settings import Settings
-from evenly.values import Value
+from evenly.values import Value, html_table
 
 if TYPE_CHECKING:
     import pandas
@@ -100,22 +101,51 @@ class Comparison:
         """The summaries of all arms that are no control of another."""
         return [each for each in self.summary if each.arm.control_of is None]
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row per run: the arm, the seed, the cost, and the metrics of the split that is judged."""
+    def lines(self) -> Iterator[tuple[Summary, Summary | None]]:
+        """Every method with its control, as tables have them; a control alone where its method is not in the table."""
+        for each in self.summary:
+            if self.by_arm(each.arm.control_of) is None:
+                yield each, self.by_arm(each.control)
+
+    @property
+    def headline(self) -> str:
+        """The metric that verdicts are about: worst-group accuracy where the selection rule goes by groups."""
+        has_groups = any("worst_group" in each.metrics for each in self.summary)
+        return "worst_group" if "group" in self.plan.rule and has_groups else "accuracy"
+
+    def to_pandas(self, per: Literal["run", "method"] = "run") -> pandas.DataFrame:
+        """A row per run: the arm, the seed, the cost, and the metrics of the split that is judged.
+
+        Per method: the means, and the difference from its control in the headline metric with both intervals.
+        """
         try:
             import pandas as pd
         except ImportError:
             raise EvenlyError("to_pandas needs pandas; run: pip install 'evenly[pandas]'") from None
+        if per == "method":
+            return pd.DataFrame([self._flat(*line) for line in self.lines()])
         return pd.DataFrame([_flat(row) for row in self.rows])
 
+    def _flat(self, summary: Summary, control: Summary | None) -> dict[str, Any]:
+        flat: dict[str, Any] = {"method": summary.arm.name, "control": None if control is None else control.arm.name}
+        flat |= {name: summary.mean(name) for name in METRICS} | {"cost_multiple": summary.cost_multiple}
+        difference = summary.difference(self.headline)
+        if difference is None:
+            return flat
+        return flat | {"difference_in": self.headline, **difference.to_dict(), "outcome": difference.outcome}
+
     def _repr_html_(self) -> str:
-        head = ("method", "accuracy, %", "worst group, %", "cost, x ERM")
-        lines = ["".join(f"<th>{name}</th>" for name in head)]
-        for each in self.summary:
+        against = f"{self.headline.replace('_', ' ')} against control, points"
+        over = f"over {SHOWN[self.plan.judged]} examples"
+        lines: list[Sequence[str]] = [
+            ("method", "accuracy, %", "worst group, %", "cost, × ERM", against, over, "over seeds")
+        ]
+        for each in (each for line in self.lines() for each in line if each is not None):
             shares = ("–" if (m := each.mean(name)) is None else f"{100 * m:.1f}" for name in METRICS[:2])
-            cells = (each.arm.name, *shares, f"{each.cost_multiple:.2f}")
-            lines.append("".join(f"<td>{_escaped(cell)}</td>" for cell in cells))
-        return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+            d = each.difference(self.headline)
+            difference = ("", "", "") if d is None else (d.points, d.over_examples, d.over_seeds)
+            lines.append((each.arm.name, *shares, f"{each.cost_multiple:.2f}", *difference))
+        return html_table(lines)
 
     def _folder(self, row: Row) -> str | None:
         run = self.runs.get((row.arm, row.seed))
@@ -167,12 +197,6 @@ def _flat(row: Row) -> dict[str, Any]:
     flat |= {"arm": row.arm.name, "control": None if row.control is None else row.control.name}
     flat |= {"cost": result.cost, "cost_multiple": result.cost_multiple, "split": result.judged}
     return flat | {name: result.measured.metric(name) for name in (*METRICS, "loss")}
-
-
-def _escaped(text: str) -> str:
-    from html import escape
-
-    return escape(text)
 
 
 __all__ = ["Comparison", "ComparisonPlan", "load_comparison", "read_rows", "summarise"]

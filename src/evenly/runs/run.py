@@ -8,7 +8,6 @@ run.predict("new.csv")
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from evenly.engine.precision import Precision
 from evenly.engine.trained import Selection
 from evenly.errors import EvenlyError
 from evenly.files import atomic
+from evenly.runs.differences import CORRECT, Correct
 from evenly.runs.folder import Config, read_config, read_results
 from evenly.runs.network import load_network
 from evenly.runs.plan import Plan
@@ -66,6 +66,7 @@ class Run:
     record: Recorded | None = None
     folder: Path | None = None
     _model: nn.Module | None = field(default=None, repr=False)
+    _correct: Correct | None = field(default=None, repr=False)
 
     @property
     def plan(self) -> Plan:
@@ -78,6 +79,11 @@ class Run:
             assert self.folder is not None
             self._model = load_network(self.config.network, self.folder).eval()
         return self._model
+
+    @property
+    def correct(self) -> Correct | None:
+        """Which examples of the split that it is judged on the run got right; None in folders of older versions."""
+        return self._correct if self.folder is None else read_correct(self.folder, self.results.judged)
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -151,11 +157,21 @@ def read_record(folder: Path) -> Recorded | None:
     return Recorded(json.loads(arrays["history"].item()), None if scores is None else torch.from_numpy(scores))
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]] | None:
+def read_correct(folder: Path, judged: str) -> Correct | None:
+    """Which examples of a split a run got right; the outputs beside it are not read."""
+    arrays = _arrays(folder / "predictions.npz", f"{judged}_labels", *CORRECT) or {}
+    labels, right, examples, groups = (arrays.get(name) for name in (f"{judged}_labels", *CORRECT))
+    if labels is None or right is None or examples is None:
+        return None
+    return Correct(np.unpackbits(right, count=len(labels)).astype(bool), labels, groups, str(examples))
+
+
+def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]] | None:
+    """The arrays in a file, or those of these names that are there."""
     if not path.exists():
         return None
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files if not names or name in names}
     except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
         raise EvenlyError(f"{path} cannot be read ({error}); remove the folder and train again") from None

@@ -2,51 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Literal
 
 from attrs import evolve, frozen
 
 from evenly.engine.accuracy import intervals
 from evenly.runs.arms import Arm
 from evenly.runs.cost_to_reach import Level, levels_reached, reason_for_none
+from evenly.runs.differences import Difference, Intervals, example_intervals, mean, paired, sd
 from evenly.runs.results import RunResult, Usage
 from evenly.runs.run import Run
 from evenly.values import Value
 
 METRICS = ("accuracy", "worst_group", "train_weighted", "worst_class")
-EQUAL = 1e-9
-"""Differences between shares that are closer than this are the same but for rounding."""
-
-Outcome = Literal["raised", "lowered", "unclear", "unknown"]
-
-
-@frozen
-class Difference(Value):
-    """The mean of paired differences and its 95% t-interval.
-
-    There is no interval from a single pair, nor from pairs that all differ by the same: on a few seeds that is chance,
-    and their spread of 0 would make it certainty.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
-    pairs: int
-
-    @property
-    def outcome(self) -> Outcome:
-        """An interval above 0 is a rise, below 0 a fall, around 0 unclear; without an interval nothing is known."""
-        if self.low is None or self.high is None or not math.isfinite(self.mean):
-            return "unclear" if self.is_zero else "unknown"
-        return "raised" if self.low > 0 else "lowered" if self.high < 0 else "unclear"
-
-    @property
-    def is_zero(self) -> bool:
-        """Whether several seeds all have the value of their control."""
-        return self.low is None and self.mean == 0 and self.pairs > 1
 
 
 @frozen
@@ -105,16 +74,20 @@ class Row(Value):
 def summarise(rows: Sequence[Row], runs: Mapping[tuple[Arm, int], Run] | None = None) -> tuple[Summary, ...]:
     """One summary per arm, in the order of the rows.
 
-    Where the runs are given, also what it cost to reach the level of ERM's worst group and further.
+    Where the runs are given, also the uncertainty over test examples, and what it cost to reach the level of ERM's
+    worst group and further.
     """
     by_arm: dict[Arm, dict[int, Row]] = {}
     for row in rows:
         by_arm.setdefault(row.arm, {})[row.seed] = row
-    summaries = [_summary(arm, of_arm, by_arm) for arm, of_arm in by_arm.items()]
-    return tuple(_with_levels(each, summaries, by_arm[each.arm], runs or {}) for each in summaries)
+    runs = runs or {}
+    summaries = [_summary(arm, of_arm, by_arm, runs) for arm, of_arm in by_arm.items()]
+    return tuple(_with_levels(each, summaries, by_arm[each.arm], runs) for each in summaries)
 
 
-def _summary(arm: Arm, rows: Mapping[int, Row], by_arm: Mapping[Arm, Mapping[int, Row]]) -> Summary:
+def _summary(
+    arm: Arm, rows: Mapping[int, Row], by_arm: Mapping[Arm, Mapping[int, Row]], runs: Mapping[tuple[Arm, int], Run]
+) -> Summary:
     results = {seed: row.result for seed, row in rows.items()}
     first, control = next(iter(rows.values())), _controls(rows, by_arm)
     groups, counts = _groups(list(results.values()))
@@ -123,7 +96,7 @@ def _summary(arm: Arm, rows: Mapping[int, Row], by_arm: Mapping[Arm, Mapping[int
         seeds=len(rows),
         rule=first.result.rule,
         cost_multiple=mean(result.cost_multiple for result in results.values()),
-        metrics=_metrics(results, control),
+        metrics=_metrics(results, control, _example_intervals(rows, runs)),
         control=first.control,
         control_cost_multiple=mean(result.cost_multiple for result in control.values()) if control else None,
         selected_after_epochs=mean(result.selected_after_epochs for result in results.values()),
@@ -141,7 +114,23 @@ def _controls(rows: Mapping[int, Row], by_arm: Mapping[Arm, Mapping[int, Row]]) 
     return {seed: row.result for seed, row in pairs if row is not None}
 
 
-def _metrics(results: Mapping[int, RunResult], control: Mapping[int, RunResult]) -> dict[str, Metric]:
+def _example_intervals(rows: Mapping[int, Row], runs: Mapping[tuple[Arm, int], Run]) -> Intervals:
+    """The interval over test examples of each metric's difference, where every run says which examples it got right."""
+    pairs = []
+    for seed, row in rows.items():
+        if row.control is None or (control := runs.get((row.control, seed))) is None:
+            continue
+        ours, theirs = runs[row.arm, seed].correct, control.correct
+        if ours is None or theirs is None:
+            return {}
+        pairs.append((ours, theirs))
+    train = next(iter(rows.values())).result.splits.get("train")
+    return example_intervals(pairs, () if train is None else train.group_counts)
+
+
+def _metrics(
+    results: Mapping[int, RunResult], control: Mapping[int, RunResult], over_examples: Intervals
+) -> dict[str, Metric]:
     metrics = {}
     for name in METRICS:
         values = {seed: result.measured.metric(name) for seed, result in results.items()}
@@ -151,6 +140,8 @@ def _metrics(results: Mapping[int, RunResult], control: Mapping[int, RunResult])
         others = {seed: result.measured.metric(name) for seed, result in control.items()}
         differences = [known[seed] - other for seed, other in others.items() if other is not None]
         difference = paired(differences) if differences else None
+        if difference is not None and (bounds := over_examples.get(name)) is not None:
+            difference = evolve(difference, examples_low=bounds[0], examples_high=bounds[1])
         metrics[name] = Metric(mean(known.values()), sd(known.values()), tuple(known.values()), difference)
     return metrics
 
@@ -193,27 +184,3 @@ def is_erm_beside(arm: Arm, other: Arm) -> bool:
     """Whether an arm is plain ERM with the optimizer and no other swept values than a given arm has."""
     plain = other.method == "erm" and other.control_of is None and arm.control_of is None
     return plain and other.optimizer == arm.optimizer and other.within(arm)
-
-
-def paired(differences: Sequence[float], level: float = 0.95) -> Difference:
-    """Mean of paired differences with its t-interval."""
-    n, centre = len(differences), mean(differences)
-    if n < 2 or sd(differences) < EQUAL:
-        return Difference(0.0 if abs(centre) < EQUAL else centre, None, None, n)
-    from scipy.stats import t
-
-    half = float(t.ppf(0.5 + level / 2, n - 1)) * sd(differences) / math.sqrt(n)
-    return Difference(centre, centre - half, centre + half, n)
-
-
-def mean(values: Iterable[float | None]) -> float:
-    """The mean of the values there are; NaN of none."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else math.nan
-
-
-def sd(values: Iterable[float]) -> float:
-    """The standard deviation over repetitions; 0 of a single one."""
-    known = list(values)
-    centre = mean(known)
-    return math.sqrt(sum((value - centre) ** 2 for value in known) / (len(known) - 1)) if len(known) > 1 else 0.0
