@@ -6,12 +6,14 @@ import json
 
 import pytest
 import torch
+from attrs import evolve
 from torch import nn
 
 from evenly import EvenlyError, compare, load_comparison, train
 from evenly.data import load
 from evenly.models import RECIPES
-from evenly.runs.summary import METRICS, paired
+from evenly.runs.differences import paired
+from evenly.runs.summary import METRICS
 
 N, BATCH, EPOCHS = 40, 8, 4
 QUICK = {"model": "mlp", "epochs": EPOCHS, "batch_size": BATCH, "lr": 0.1, "device": "cpu"}
@@ -134,7 +136,10 @@ def test_the_summary_is_computed_from_the_rows(everything):
             assert each.metrics[metric].values == tuple(values)
             if each.control:
                 others = [rows[each.control, seed].result.measured.metric(metric) for seed in (0, 1)]
-                assert each.difference(metric) == paired([a - b for a, b in zip(values, others, strict=True)])
+                found = each.difference(metric)
+                over_seeds = evolve(found, examples_low=None, examples_high=None)
+                assert over_seeds == paired([a - b for a, b in zip(values, others, strict=True)])
+                assert found.examples_low < found.examples_high
         costs = [rows[each.arm, seed].result for seed in (0, 1)]
         assert each.cost_multiple == pytest.approx(sum(result.cost / (EPOCHS * N) for result in costs) / 2)
         assert each.evaluation_cost_multiple > 0

@@ -57,9 +57,13 @@ def test_what_a_finished_run_leaves(data, tmp_path):
     weighted = sum(s.item() * a for s, a in zip(shares, measured.groups, strict=True))
     assert measured.train_weighted == pytest.approx(weighted)
     with np.load(tmp_path / "predictions.npz", allow_pickle=False) as stored:
-        assert set(stored.files) == {f"{s}_{what}" for s in ("validation", "test") for what in ("outputs", "labels")}
+        outputs = {f"{s}_{what}" for s in ("validation", "test") for what in ("outputs", "labels")}
+        assert set(stored.files) == outputs | {"judged_right", "judged_groups", "judged_examples"}
         assert np.array_equal(stored["test_outputs"], run.outputs(data.test).numpy())
         assert np.array_equal(stored["test_labels"], data.test.labels.numpy())
+    right = run.outputs(data.test).argmax(1) == data.test.labels
+    assert evenly.load(tmp_path).correct.right.tolist() == right.tolist()
+    assert evenly.load(tmp_path).correct.groups.tolist() == data.test.groups.tolist()
     with np.load(tmp_path / "selection.npz", allow_pickle=False) as chosen:
         assert chosen["indices"].tolist() == run.selection.indices.tolist()
         assert chosen["times"].tolist() == [2] * hard

@@ -113,8 +113,8 @@ def test_a_folder_gives_every_section_of_a_comparison(folder):
         assert heading in page.said
     assert "useful with sgd raised worst-group accuracy by 4.0 points against random upsampling" in page.said
     assert (
-        "What to do next On toys, use pde with sgd: 78.3% worst-group accuracy. For new data: evenly predict"
-        in page.said
+        "What to do next On toys, use pde with sgd: 78.3% worst-group accuracy. For new data, from the folder of "
+        "this page: evenly predict runs/3 NEW_DATA" in page.said
     )
     assert "random_upsample+sgd control" in page.said
     assert "(rule: worst-group)" in page.said
@@ -144,7 +144,7 @@ def test_the_page_of_a_run_is_made_from_its_folder_alone(build, tmp_path):
     build.save(build.run("useful", names=GROUPS), tmp_path / "a", build.images(group_names=GROUPS))
     page = checked(write_report(tmp_path / "a"))
     for text in ("useful with sgd on toys", "80.0% test accuracy and 70.0% in its worst group (a: 10 examples",
-                 "Weights used: epoch 5 of 5", "relies on: evenly audit",
+                 "Weights used: epoch 5 of 5", "See what it relies on",
                  "What was run", "batch size full", "width = 32", "factor = 2", "Results",
                  "By group", "How training went", "Features learned", "Examples selected", "useful selected 3",
                  "of 40"):  # fmt: skip

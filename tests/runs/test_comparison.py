@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from attrs import evolve
 
 from evenly import EvenlyError, load_comparison
 from evenly.runs.arms import Arm
@@ -52,10 +53,31 @@ def test_one_row_per_run_for_pandas(table):
     assert (row["accuracy"], row["worst_group"], row["cost_multiple"], row["split"]) == (0.92, 0.8, 2.0, "test")
 
 
+def test_one_row_per_method_has_both_uncertainties(table):
+    pytest.importorskip("pandas", reason="needs pandas: pip install 'evenly[pandas]'")
+    table.summary = (table.summary[0], with_examples(table.summary[1]), table.summary[2])
+    frame = table.to_pandas("method")
+    assert list(frame["method"]) == [ERM.name, USEFUL.name]
+    row = frame.iloc[1]
+    assert (row["control"], row["difference_in"], row["mean"]) == (UPSAMPLED.name, "accuracy", pytest.approx(0.11))
+    assert (row["examples_low"], row["examples_high"], row["pairs"]) == (0.05, 0.17, 2)
+    assert row["outcome"] == "raised-for-these"
+
+
+def with_examples(summary):
+    metric = summary.metrics["accuracy"]
+    difference = evolve(metric.difference, examples_low=0.05, examples_high=0.17)
+    return evolve(summary, metrics={**summary.metrics, "accuracy": evolve(metric, difference=difference)})
+
+
 def test_in_a_notebook(table):
+    table.summary = (table.summary[0], with_examples(table.summary[1]), table.summary[2])
     shown = table._repr_html_()
     assert shown.count("<tr>") == 4
-    assert "<td>useful+sgd, factor 3</td><td>91.0</td><td>80.0</td><td>2.00</td>" in shown
+    assert (
+        "<td>useful+sgd, factor 3</td><td>91.0</td><td>80.0</td><td>2.00</td><td>+11.0</td><td>[5.0, 17.0]</td>"
+        "<td>needs about 1 more</td>"
+    ) in shown
     assert "<b>" not in shown
 
 

@@ -123,7 +123,7 @@ ABOVE, AROUND, BELOW, NONE = (0.01, 0.2), (-0.1, 0.2), (-0.2, -0.01), (None, Non
     ],
 )
 def test_a_difference_is_clear_where_both_intervals_exclude_0(seeds, examples, outcome):
-    found = Difference(0.1, *seeds, 3, 0.1, *examples)
+    found = Difference(-0.1 if BELOW in (seeds, examples) else 0.1, *seeds, 3, 0.1, *examples)
     assert found.outcome == outcome
     assert evolve(found, mean=math.nan).outcome == "unknown"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from PIL import Image
 from torch import nn
 
@@ -19,6 +21,10 @@ from evenly import Data, EvenlyError
 from evenly.data import load as load_data
 from evenly.engine.accuracy import wilson
 from evenly.models import encoded, factory
+from evenly.runs.folder import Config
+from evenly.runs.network import NetworkSpec
+from evenly.runs.results import DataSummary, RunResult
+from evenly.runs.run import Run
 
 QUICK = {"epochs": 2, "batch_size": 8, "device": "cpu"}
 
@@ -215,3 +221,26 @@ def test_outputs_and_group_intervals_are_those_that_the_run_measured(tmp_path):
     measured = run.results.splits["test"]
     bounds = [wilson(round(a * n), n) for a, n in zip(measured.groups, measured.group_counts, strict=True) if n]
     assert [each for each in measured.group_intervals if each is not None] == bounds
+
+
+def test_a_run_prints_as_a_short_table(result, plan):
+    reached = evolve(result(0.9, (1.0, 0.8)), data=DataSummary("<b>", "", {"test": 40}, ("a", "b")))
+    run = Run(Config(plan(), NetworkSpec("mlp"), {}, ("a", "b")), reached, [])
+    assert str(run).splitlines() == [
+        "erm with sgd on <b>, seed 0: weights of epoch 2 of 2, 1.00x the cost of ERM",
+        "split  examples  accuracy  worst group  worst class",
+        "test         40     90.0%        80.0%        90.0%",
+        "in memory",
+    ]
+    shown = run._repr_html_()
+    assert "<td>test</td><td>40</td><td>90.0%</td><td>80.0%</td>" in shown
+    assert "<b>" not in shown
+
+
+def test_results_as_a_table_and_as_a_file(result, tmp_path):
+    pytest.importorskip("pandas", reason="needs pandas: pip install 'evenly[pandas]'")
+    reached = result(0.9, (1.0, 0.8))
+    (row,) = reached.to_pandas().to_dict("records")
+    assert (row["split"], row["examples"], row["accuracy"], row["worst_group"]) == ("test", 40, 0.9, 0.8)
+    reached.save(tmp_path / "results.json")
+    assert RunResult.from_dict(json.loads((tmp_path / "results.json").read_text())) == reached

@@ -47,9 +47,11 @@ def comparison_page(
     verdict_blocks = [
         Verdicts(opening(each), verdicts(each), closing(each), each.data if several else "") for each in comparisons
     ]
+    folders = [None if each.out is None else each.out.parent if several else each.out for each in comparisons]
+    steps = [step for each, folder in zip(comparisons, folders, strict=True) for step in next_steps(each, folder)]
     sections = [
         Section("In short", "short", verdict_blocks),
-        Section("What to do next", "next", [Prose([step for each in comparisons for step in next_steps(each)])]),
+        Section("What to do next", "next", [Prose(steps)]),
         *(section(each, k) for k, each in enumerate(comparisons, 1)),
         Section("How to read this", "reading", [Prose(HOW_TO_READ)]),
     ]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from attrs import evolve
 
@@ -82,8 +83,12 @@ def closing(comparison: Comparison) -> list[str]:
     return [*notes, *cost_to_reach(comparison), *inferences(comparison.rows), *remarks(comparison.rows)]
 
 
-def next_steps(comparison: Comparison) -> list[str]:
-    """What to do with a finished comparison, a sentence or a command each."""
+def next_steps(comparison: Comparison, folder: Path | None = None) -> list[str]:
+    """What to do with a finished comparison, a sentence or a command each.
+
+    Args:
+        folder: where the page is.
+    """
     metric, what = comparison.headline, METRIC_NAMES[comparison.headline]
     outcomes = {each.arm: d.outcome for each in comparison.arms if (d := each.difference(metric)) is not None}
     raised = [each for each in comparison.arms if outcomes.get(each.arm, "").startswith("raised")]
@@ -93,8 +98,9 @@ def next_steps(comparison: Comparison) -> list[str]:
     if best is not None and (reference is None or (best.mean(metric) or 0.0) > (reference.mean(metric) or 0.0)):
         run = comparison.runs.get((best.arm, comparison.plan.seeds[0]))
         steps.append(f"On {comparison.data}, use {arm_label(best.arm)}: {percent(best.mean(metric))} {what}.")
-        if run is not None and run.folder is not None:
-            steps[-1] += f" For new data: `evenly predict {run.folder} NEW_DATA`."
+        if run is not None and run.folder is not None and folder is not None:
+            place = run.folder.relative_to(folder).as_posix()
+            steps[-1] += f" For new data, from the folder of this page: `evenly predict {place} NEW_DATA`"
     elif outcomes:
         steps.append(f"On {comparison.data}, no method is clearly better in {what}: keep plain training, or try more.")
     if {"raised-for-these", "unknown"} & set(outcomes.values()):

@@ -111,8 +111,8 @@ def next_steps(run: Run) -> list[str]:
             f"`evenly compare {_data_arguments(run.plan.data)} --methods {TRY} --select worst-group --seeds 3`."
         )
     if run.folder is not None:
-        steps.append(f"See what it relies on: `evenly audit {run.folder}`.")
-        steps.append(f"Use it on new data: `evenly predict {run.folder} NEW_DATA`.")
+        steps.append("See what it relies on, from the folder of this page: `evenly audit .`")
+        steps.append("Use it on new data: `evenly predict . NEW_DATA`")
     return steps
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
 from evenly.data.contract import Data
 from evenly.engine.accuracy import Measured, Usage
+from evenly.errors import EvenlyError
+from evenly.files import write_json
 from evenly.methods.inferred import InferredGroups
-from evenly.values import Value
+from evenly.values import Value, html_table
+
+if TYPE_CHECKING:
+    import pandas
 
 SPLITS = ("train", "validation", "test")
+METRICS = ("accuracy", "loss", "worst_class", "worst_group", "train_weighted")
 SHOWN = {"train": "training", "validation": "validation", "test": "test"}
 """How a split is called in a sentence."""
 
@@ -98,6 +105,42 @@ class RunResult(Value):
     def measured(self) -> Measured:
         """What it reached on the split that it is judged on."""
         return self.splits[self.judged]
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        write_json(Path(path), self.to_dict())
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row per split: its size and the metrics."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise EvenlyError("to_pandas needs pandas; run: pip install 'evenly[pandas]'") from None
+        rows = [
+            {"split": name, "examples": self.data.sizes[name], **{each: reached.metric(each) for each in METRICS}}
+            for name, reached in self.splits.items()
+        ]
+        return pd.DataFrame(rows)
+
+    def lines(self) -> list[list[str]]:
+        """A short table: a heading, then a line per split, in percent."""
+        lines = [["split", "examples", "accuracy", "worst group", "worst class"]]
+        for name, reached in self.splits.items():
+            shares = [reached.accuracy, reached.worst_group, reached.worst_class]
+            percent = ["–" if share is None else f"{share:.1%}" for share in shares]
+            lines.append([SHOWN[name], f"{self.data.sizes[name]:,}", *percent])
+        return lines
+
+    def __str__(self) -> str:
+        lines = self.lines()
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        rows = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+        epochs = f"weights of epoch {self.selected_epoch} of {self.epochs}, {self.cost_multiple:.2f}x the cost of ERM"
+        head = f"{self.method} with {self.optimizer} on {self.data.name}, seed {self.seed}: {epochs}"
+        return "\n".join([head, *rows])
+
+    def _repr_html_(self) -> str:
+        return html_table(self.lines())
 
 
 __all__ = ["SHOWN", "SPLITS", "DataSummary", "InferredGroups", "Measured", "RunResult", "Usage"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -111,6 +112,12 @@ class Run:
             f"Run({result.method} with {result.optimizer} on {result.data.name}, seed {result.seed}: "
             f"{result.judged} accuracy {result.measured.accuracy:.1%}; {where})"
         )
+
+    def __str__(self) -> str:
+        return f"{self.results}\n{'in memory' if self.folder is None else self.folder}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{self.results._repr_html_()}"
 
 
 def load(folder: str | Path, model: nn.Module | None = None) -> Run:
