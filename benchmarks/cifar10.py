@@ -24,7 +24,8 @@ import torch
 import evenly
 from evenly.runs.arms import Arm
 from evenly.runs.comparison import Comparison, ComparisonPlan
-from evenly.runs.summary import Difference, Row, paired, summarise
+from evenly.runs.differences import Difference, paired
+from evenly.runs.summary import Row, summarise
 
 PUBLISHED = {
     "erm+sgd": (5.07, 0.04),

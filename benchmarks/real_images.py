@@ -39,10 +39,10 @@ from evenly.data.benchmarks.domains import target_parts
 from evenly.engine.accuracy import wilson
 from evenly.experiment.request import Request, erm_settings
 from evenly.runs.arms import Arm
+from evenly.runs.differences import paired
 from evenly.runs.folder import FORMAT
 from evenly.runs.results import Measured
 from evenly.runs.summary import Row as ComparisonRow
-from evenly.runs.summary import paired
 from evenly.values import Value
 
 Probing = Callable[[nn.Module, str, dict[str, Any], int], dict[str, float]]

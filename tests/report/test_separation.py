@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from evenly.engine.trained import Selection
+from evenly.methods.early import Early
 from evenly.report import run_pages, write_report
 
 RULE = (
@@ -15,8 +17,10 @@ SHRINKING = [1.0, 0.9, 0.5, 0.25, 0.2]
 
 
 def selection(losses, decided="rule"):
-    details = {} if losses is None else {"early_losses": losses, "decided": decided, "separating_epoch": len(losses)}
-    return Selection(torch.tensor([0]), torch.tensor([2]), "by hand", details)
+    """As a method with an early stage leaves it."""
+    data = SimpleNamespace(train=SimpleNamespace(labels=torch.tensor([0, 1])), classes=2)
+    trained = SimpleNamespace(history=[{"train_loss": loss} for loss in losses])
+    return Early(trained, data, decided, 0.0).selection(torch.tensor([0]), 2, "by hand")
 
 
 @pytest.fixture
@@ -37,9 +41,9 @@ def test_draws_the_loss_its_drops_the_threshold_and_the_epoch(drawn):
     loss, drop = drawn["separation1"], drawn["separation2"]
     assert loss == {"early stage": ([1, 2, 3, 4, 5], SHRINKING), "separating epoch": ([5], [0.2])}
     assert drop["early stage"] == ([2, 3, 4, 5], pytest.approx([0.1, 0.4, 0.25, 0.05]))
-    assert drop["25% of the largest drop so far"] == ([2, 3, 4, 5], pytest.approx([0.025, 0.1, 0.1, 0.1]))
+    assert drop["threshold of the rule"] == ([2, 3, 4, 5], pytest.approx([0.025, 0.1, 0.1, 0.1]))
     assert drop["separating epoch"] == ([5], pytest.approx([0.05]))
-    assert [name for name, _ in block.legend] == ["early stage", "separating epoch", "25% of the largest drop so far"]
+    assert [name for name, _ in block.legend] == ["early stage", "separating epoch", "threshold of the rule"]
     assert block.caption.startswith(f"The examples were separated at epoch 5, {RULE}.")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from evenly.diagnose.spectrum import HessianSpectrum
 from evenly.engine.accuracy import wilson
 from evenly.errors import EvenlyError
 from evenly.randomness import isolated
+from evenly.runs.differences import agresti_min
 from evenly.runs.examples import is_image, snippet, thumbnail
 from evenly.runs.results import DataSummary
 
@@ -295,12 +295,8 @@ def class_names_of(data: Data) -> list[str]:
 
 
 def paired(gained: int, lost: int, n: int) -> tuple[float, float]:
-    """The 95% interval of (gained - lost) / n over the same n examples: that of McNemar's table with half an example
-    more in each of its four cells (Agresti and Min 2005)."""
-    b, c, total = gained + 0.5, lost + 0.5, n + 2
-    centre = (b - c) / total
-    half = NormalDist().inv_cdf(0.975) * math.sqrt(b + c - (b - c) ** 2 / total) / total
-    return max(-1.0, centre - half), min(1.0, centre + half)
+    """The 95% interval of (gained - lost) / n over the same n examples."""
+    return agresti_min(gained - lost, gained + lost, n)
 
 
 def _histogram(scores: Tensor) -> dict[str, int]:

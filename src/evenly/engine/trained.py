@@ -39,12 +39,14 @@ class Selection:
         times: (M,) how often an epoch holds each of them, in the last epoch.
         why: in a few words.
         details: further arrays worth keeping, by name.
+        chosen_by_the_end: how many were singled out up to the last epoch, where more come with the epochs.
     """
 
     indices: Tensor
     times: Tensor
     why: str
     details: dict[str, Any] = field(default_factory=dict)
+    chosen_by_the_end: int | None = None
 
     @property
     def factor(self) -> int:

@@ -216,7 +216,6 @@ def _results(
 ) -> RunResult:
     data, selection, total = prepared.data, trained.selection, len(prepared.data.train)
     device = next((p.device for p in trained.model.parameters()), torch.device("cpu"))
-    added = None if selection is None else selection.details.get("ever_added")
     return RunResult(
         data=DataSummary.of(data),
         method=plan.method.name,
@@ -236,7 +235,7 @@ def _results(
         splits={name: _measured(outputs[name], split, data) for name, split in data.splits.items()},
         chosen=None if selection is None else len(selection.indices),
         factor=1 if selection is None else selection.factor,
-        chosen_by_the_end=None if added is None else len(added),
+        chosen_by_the_end=None if selection is None else selection.chosen_by_the_end,
         used=None if trained.seen_counts is None else usage(trained.seen_counts, data),
         inferred_groups=None if inferred is None else inferred.summary(),
         remarks=trained.remarks,

@@ -6,8 +6,10 @@ Which examples a strategy then singles out is its own; most repeat them and trai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import sub
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -80,19 +82,22 @@ class Early:
 
         `none` says what comes of there being none to choose.
 
-        The details hold `separating_epoch`, `early_losses` (one for each early epoch), `decided`, and
-        `share_per_class` (K,), the share of each class that was chosen (0 for a class without examples).
+        The details hold `separating_epoch`, `early_losses` (one for each early epoch), `early_limits` (what the rule
+        holds each drop of them against), `decided`, `separation` (what set the epoch, in words), and `share_per_class`
+        (K,), the share of each class that was chosen (0 for a class without examples).
         """
         if self.decided == "end":
             why += "; the drop in training loss never shrank, so they were separated at the end of a whole run"
         if not len(chosen):
             why += f"; there are none, so {none}"
-        labels, history = self.data.train.labels.cpu(), self.trained.history
+        labels, losses = self.data.train.labels.cpu(), [row["train_loss"] for row in self.trained.history]
         sizes, picked = (torch.bincount(part, minlength=self.data.classes) for part in (labels, labels[chosen]))
         details = {
-            "separating_epoch": len(history),
-            "early_losses": [row["train_loss"] for row in history],
+            "separating_epoch": len(losses),
+            "early_losses": losses,
+            "early_limits": [SHRUNK * largest for largest in accumulate(map(sub, losses, losses[1:]), max)],
             "decided": self.decided,
+            "separation": separation_reason(losses, self.decided),
             "share_per_class": picked.double() / sizes.clamp(min=1),
             **details,
         }
@@ -141,6 +146,22 @@ def drop_has_shrunk(training_losses: list[float], share: float = SHRUNK) -> bool
         return False
     drops = -np.diff(training_losses)
     return bool(drops[-1] < share * drops.max())
+
+
+def separation_reason(losses: Sequence[float], decided: str) -> str:
+    """What set the separating epoch, in a sentence or two."""
+    epoch = len(losses)
+    rule = (
+        f"the first epoch at which the training loss has fallen by {FALLEN:.0%} and its last drop is under "
+        f"{SHRUNK:.0%} of the largest so far"
+    )
+    if decided == "rule":
+        return f"The examples were separated at epoch {epoch}, {rule}."
+    if decided == "end":
+        return f"The rule waits for {rule}. There was none, so the examples were separated at the end, epoch {epoch}."
+    own = next((t for t in range(1, epoch + 1) if drop_has_shrunk(list(losses[:t]))), None)
+    would = f"would have waited for {rule}" if own is None else f"would have taken epoch {own}, {rule}"
+    return f"The separating epoch was set to {epoch}. The rule {would}."
 
 
 def finite(logits: Tensor) -> Tensor:

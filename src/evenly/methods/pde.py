@@ -87,5 +87,5 @@ def pde(
     used = ever[entered[ever] < trained.selected_epoch]
     why = "in the group-balanced warm-up set or added by an expansion up to the kept epoch"
     details = {"entered_at_epoch": entered[used], "ever_added": ever, "ever_added_at_epoch": entered[ever]}
-    trained.selection = Selection(used, torch.ones_like(used), why, details)
+    trained.selection = Selection(used, torch.ones_like(used), why, details, chosen_by_the_end=len(ever))
     return trained

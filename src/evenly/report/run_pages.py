@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from evenly.engine.trained import Selection
-from evenly.methods.early import FALLEN, SHRUNK, drop_has_shrunk
 from evenly.report import figures
 from evenly.report.blocks import Block, Cell, Gallery, Page, Panel, Panels, Picture, Prose, Row, Section, Table, present
 from evenly.report.facts import run_facts
@@ -91,16 +90,16 @@ def separation(selection: Selection) -> Panels | None:
         return None
     epochs = list(range(1, len(losses) + 1))
     drops = [before - after for before, after in pairwise(losses)]
-    limits = [SHRUNK * largest for largest in accumulate(drops, max)]
-    threshold = Curve(f"{SHRUNK:.0%} of the largest drop so far", Style(0, 1), [(epochs[1:], limits)])
+    limits = [float(limit) for limit in selection.details.get("early_limits", ())]
+    threshold = [Curve("threshold of the rule", Style(0, 1), [(epochs[1:], limits)])] if limits else []
     drawn = [[_early(epochs, losses), _separating(epochs, losses)]]
     if drops:
-        drawn.append([_early(epochs[1:], drops), threshold, _separating(epochs, drops)])
+        drawn.append([_early(epochs[1:], drops), *threshold, _separating(epochs, drops)])
     panels = []
     for k, (title, lines) in enumerate(zip(("training loss", "drop from the epoch before"), drawn, strict=False), 1):
         label = f"{title.capitalize()}, by early epoch"
         panels.append(Panel(title, figures.curves(lines, prefix=f"separation{k}", label=label)))
-    caption = f"{_separation_reason(losses, selection.details['decided'])} Losses are means over an epoch."
+    caption = f"{selection.details.get('separation', '')} Losses are means over an epoch.".strip()
     return Panels("When the examples were separated", panels, caption, legend(drawn))
 
 
@@ -110,22 +109,6 @@ def _early(epochs: Sequence[float], values: Sequence[float]) -> Curve:
 
 def _separating(epochs: Sequence[float], values: Sequence[float]) -> Curve:
     return Curve("separating epoch", Style(2), [(epochs[-1:], values[-1:])])
-
-
-def _separation_reason(losses: Sequence[float], decided: str) -> str:
-    """What set the separating epoch, in a sentence or two."""
-    epoch = len(losses)
-    rule = (
-        f"the first epoch at which the training loss has fallen by {FALLEN:.0%} and its last drop is under "
-        f"{SHRUNK:.0%} of the largest so far"
-    )
-    if decided == "rule":
-        return f"The examples were separated at epoch {epoch}, {rule}."
-    if decided == "end":
-        return f"The rule waits for {rule}. There was none, so the examples were separated at the end, epoch {epoch}."
-    own = next((t for t in range(1, epoch + 1) if drop_has_shrunk(list(losses[:t]))), None)
-    would = f"would have waited for {rule}" if own is None else f"would have taken epoch {own}, {rule}"
-    return f"The separating epoch was set to {epoch}. The rule {would}."
 
 
 def gallery(run: Run, label: str) -> Gallery | None:

@@ -169,11 +169,15 @@ def over_examples(differences: Array, level: float = 0.95) -> tuple[float, float
     """The interval of a mean of per-example differences (N,), each in [-1, 1]; None of no example."""
     if not len(differences):
         return None
-    n = len(differences) + 2
-    centre = float(differences.sum()) / n
-    variance = (float((differences**2).sum()) + 1) / n - centre**2
-    half = NormalDist().inv_cdf(0.5 + level / 2) * math.sqrt(variance / n)
-    return max(centre - half, -1.0), min(centre + half, 1.0)
+    return agresti_min(float(differences.sum()), float((differences**2).sum()), len(differences), level)
+
+
+def agresti_min(total: float, squares: float, n: int, level: float = 0.95) -> tuple[float, float]:
+    """The interval of a mean of n differences, each in [-1, 1], from their sum and the sum of their squares."""
+    n += 2
+    centre = total / n
+    half = NormalDist().inv_cdf(0.5 + level / 2) * math.sqrt(squares + 1 - total**2 / n) / n
+    return max(-1.0, centre - half), min(1.0, centre + half)
 
 
 def example_intervals(pairs: Sequence[tuple[Correct, Correct]], train_counts: Sequence[int] = ()) -> Intervals:
