@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from evenly.analyses import AuditSettings
 from evenly.data.contract import Data, Split
+from evenly.data.samplers import members_by_group
 from evenly.diagnose.features import representations
 from evenly.diagnose.findings import Audit, Share, class_names_of
 from evenly.diagnose.importance import importance_weights
@@ -184,9 +186,13 @@ def _groups(
     class_names = class_names_of(data)
     if split.measured_groups is not None:
         groups, names = split.measured_groups.cpu(), [str(name) for name in data.measured_names]
-        member = groups.T if groups.ndim == 2 else groups == torch.arange(len(names))[:, None]
-        names = [f"{name} (group {g})" if names.count(name) > 1 else name for g, name in enumerate(names)]
-        return "group", {name: row.nonzero().flatten() for name, row in zip(names, member, strict=False)}
+        if groups.ndim == 2:
+            members = dict(enumerate(column.nonzero().flatten() for column in groups.T))
+        else:
+            members = members_by_group(groups)
+        counts, none = Counter(names), torch.empty(0, dtype=torch.long)
+        names = [f"{name} (group {g})" if counts[name] > 1 else name for g, name in enumerate(names)]
+        return "group", {name: members.get(g, none) for g, name in enumerate(names)}
     if split.attributes:
         attribute, column = next(iter(split.attributes.items()))
         value_names = getattr(data, "attribute_names", {}).get(attribute)

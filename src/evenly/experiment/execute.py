@@ -91,8 +91,8 @@ def execute(prepared: Prepared, out: Path | None, execution: Execution, progress
         outputs = _outputs(trained, data, plan)
         results = _results(plan, prepared, trained, outputs, inferred)
         correct = _correct(outputs, data, results.judged)
-    made = (trained.history, trained.selection, _recorded(trained), out, trained.model, correct)
-    run = Run(config, results, *made)
+    made = (trained.history, trained.selection, _recorded(trained), out, trained.model)
+    run = Run(config, results, *made, correct if folder is None else None)
     return run if folder is None else _completed(_kept(folder, run, data, outputs, correct), run)
 
 

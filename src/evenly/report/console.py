@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -68,7 +69,8 @@ def show_run(run: Run) -> None:
 
 def show_predictions(predictions: Predictions, file: Path) -> None:
     """How often each class was predicted and, where labels are known, how often that is right."""
-    counts = {name: predictions.names.count(name) for name in predictions.class_names}
+    numbers = np.bincount(predictions.labels, minlength=len(predictions.class_names)).tolist()
+    counts = dict(zip(predictions.class_names, numbers, strict=True))
     total = len(predictions)
     print(f"{counted(total, 'example')}: {listed(f'{name} {count:,}' for name, count in counts.items() if count)}")
     if predictions.accuracy is not None and predictions.true_labels is not None:
