@@ -90,7 +90,7 @@ def results_caption(comparison: Comparison) -> str:
         notes.append(
             f"The difference in {METRIC_NAMES[comparison.headline]} is from the control of equal cost below each "
             f"method. Its 95% interval over {SHOWN[plan.judged]} examples is for these models; that over seeds is for "
-            "new runs."
+            "new runs. The thick line is the first, the thin one the second."
         )
         if comparison.headline == "worst_group":
             notes.append("The examples are those of the group that is worst for the control.")
