@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -392,3 +393,19 @@ def test_a_fingerprint_knows_every_weight_and_buffer():
         prints.append(fingerprint(network))
     assert len(set(prints)) == 3
     assert fingerprint(network) == prints[-1]
+
+
+@pytest.mark.filterwarnings("ignore:20000 training examples are in 5000 groups")
+def test_thousands_of_groups_with_gaps_train_and_report_in_linear_time(tmp_path):
+    """Seconds; where every example is held against every group, it takes the better part of a minute."""
+    numbers = torch.arange(20_000) % 5_000
+    x = torch.randn(20_000, 4, generator=torch.Generator().manual_seed(0))
+    split = (x, (x[:, 0] > 0).long(), 2 * numbers)
+    started = time.perf_counter()
+    data, quick = Data(split, validation=split, test=split), {"epochs": 2, "batch_size": 1024, "device": "cpu"}
+    run = train(data, method="pde", **quick, out=tmp_path / "run")
+    assert time.perf_counter() - started < 15
+    assert len(run.results.measured.groups) == 9_999
+    page = (tmp_path / "run/report.html").read_text()
+    assert "Of 9999 groups, the 40 where it does worst." in page
+    assert page.count("<tr") < 100
