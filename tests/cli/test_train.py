@@ -110,7 +110,7 @@ def test_what_it_prints_and_leaves(done, mine, snapshot, tmp_path):
     result = package.load(folder).results
     test = result.splits["test"]
     for text in (
-        f"{test.accuracy:.1%}", f"{test.worst_group:.1%}", f"{result.cost_multiple:.2f}x", "the epoch with",
+        f"{test.accuracy:.1%}", f"{test.worst_group:.1%}", f"{result.cost_multiple:.2f}x", "rule: worst-group",
         f"another {result.evaluation_cost_multiple:.2f}x, not included above",
     ):  # fmt: skip
         assert text in out

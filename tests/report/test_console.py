@@ -123,7 +123,10 @@ def test_a_run_in_a_few_lines(build, lines):
         "  test accuracy         87.5%",
         f"  worst group           77.5%   a: 10 examples [{100 * low:.1f}, {100 * high:.1f}]",
         "  train-weighted        88.5%",
-        "  weights used          epoch 3 of 7, WHICH",
+        "  weights used          epoch 3 of 7 (rule: worst-group); the last epoch would",
+        "                        give 85.5% accuracy and 75.5% in the worst group on",
+        "                        validation, where these weights have 84.2% accuracy and",
+        "                        74.2% in the worst group",
         "  cost of these weights 5.0 epochs of the full training set",
         "  page                  runs/a/report.html",
     ]

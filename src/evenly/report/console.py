@@ -18,7 +18,7 @@ from evenly.engine.accuracy import group_accuracy, wilson
 from evenly.report.comparison_words import sentences
 from evenly.report.formats import bounds, counted, listed, multiple, number, percent, times
 from evenly.report.names import METRIC_NAMES, RULES, has_metric
-from evenly.report.run_words import erm_in_full, inferred_groups, last_epoch, uncaptured, weights_used, worst_group
+from evenly.report.run_words import erm_in_full, inferred_groups, last_epoch, uncaptured, worst_group
 from evenly.runs.arms import point_name
 from evenly.runs.comparison import Comparison
 from evenly.runs.differences import Difference, Outcome
@@ -56,7 +56,8 @@ def show_run(run: Run) -> None:
         _line("worst group", f"{measured.worst_group:.1%}   {which}")
         # none where no group of training is in the split
         _line("train-weighted", percent(measured.train_weighted))
-    _line("weights used", "; ".join(filter(None, (weights_used(result).partition(": ")[2], last_epoch([run])))))
+    weights = f"epoch {result.selected_epoch} of {result.epochs} (rule: {result.rule})"
+    _line("weights used", "; ".join(filter(None, (weights, last_epoch([run])))))
     _line("cost of these weights", f"{result.selected_after_epochs:.1f} epochs of the full training set")
     if result.evaluation_cost:
         _line("validation", f"another {times(result.evaluation_cost_multiple)}, not included above")
