@@ -344,7 +344,7 @@ def test_pages_say_what_the_last_epoch_would_give_and_who_prefers_the_rule(build
     assert "within one standard error of the best; pde prefers this rule" in said
     table = build.comparison(rule="worst-group", selected_epoch=3, arms=[build.ERM, build.PDE, build.ERM_CUT])
     said = checked(write_report(table, tmp_path / "report.html")).said
-    assert "ERM with sgd: the last epoch would give 78.3% accuracy" in said  # the mean of three seeds
+    assert "plain training with sgd: the last epoch would give 78.3% accuracy" in said  # the mean of three seeds
     assert "pde with sgd: the last epoch would give 86.3% accuracy" in said
     assert said.count("the last epoch would give") == 2
     assert "the last epoch would give" not in checked(write_report(build.comparison(), tmp_path / "report.html")).said
