@@ -156,8 +156,8 @@ def test_a_group_without_validation_examples_is_measured_as_absent(train: Any, t
                             data.validation.groups[seen], name="validation")  # fmt: skip
     run = train(data, method, select="worst-class")
     measured = run.history[run.selected_epoch - 1]["validation"]
-    assert [value is None for value in measured.groups] == [False, True, False, False]
-    assert measured["worst_group"] == min(value for value in measured.groups if value is not None)
+    assert [value is None for value in measured["groups"]] == [False, True, False, False]
+    assert measured["worst_group"] == min(value for value in measured["groups"] if value is not None)
     with pytest.raises(evenly.EvenlyError, match="has no validation example, so select 'worst-group' cannot"):
         train(data, method, select="worst-group")
 
