@@ -53,6 +53,8 @@ def load(source: str | Path, seed: int = 0, *, largest: int | None = None, **opt
         largest: of a folder of images, the side that larger ones are brought to where the options have no size.
     """
     name = str(source)
+    if not name.strip():
+        raise EvenlyError("the name of the data is empty; give a file, a folder or a name from `evenly datasets`")
     if name.endswith(".npz"):
         if options:
             raise EvenlyError(

@@ -35,7 +35,7 @@ from evenly.experiment.request import (
     without_unused_groups,
 )
 from evenly.experiment.sweep import Pair, checked_sweep, points, settings_and_options, values_for_all, values_of, varies
-from evenly.files import holds_something, make_folder, read_json, unused, write_json
+from evenly.files import as_path, holds_something, make_folder, read_json, unused, write_json
 from evenly.methods import find
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.parallel.seeds import run_seeds
@@ -123,7 +123,7 @@ def compare(
     first = place.data(asked.seeds[0])
     report_notes(first)
     config = {} if out is None else asked.in_common(first)
-    folder = None if out is None else Path(out(config) if callable(out) else out)
+    folder = None if out is None else as_path(out(config) if callable(out) else out, "out")
     earlier = () if folder is None else _earlier(folder, config)
     arms = arms_and_controls(asked, first)
     _check(arms, first)

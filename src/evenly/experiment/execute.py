@@ -26,7 +26,7 @@ from evenly.engine.batches import Batches
 from evenly.engine.checkpoints import Checkpoints
 from evenly.engine.evaluation import outputs_of
 from evenly.engine.progress import Progress, log
-from evenly.errors import EvenlyError, EvenlyWarning
+from evenly.errors import EvenlyError, EvenlyWarning, lack_of_memory
 from evenly.experiment.request import uses_inferred
 from evenly.files import atomic
 from evenly.methods import Inferred, find, infer_groups
@@ -293,7 +293,7 @@ def fingerprint(model: nn.Module) -> str:
 
 @contextmanager
 def memory_explained(batch_size: int | None) -> Iterator[None]:
-    """Where a GPU's memory does not suffice, or a batch is too small, say which setting to change."""
+    """Where memory does not suffice, or a batch is too small, say which setting to change."""
     try:
         yield
     except ValueError as error:
@@ -303,7 +303,19 @@ def memory_explained(batch_size: int | None) -> Iterator[None]:
             f"a batch of one example, at batch size {batch_size}, is too few for the model's batch normalisation; "
             "raise batch_size"
         ) from None
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if "DataLoader worker" in str(error):
+            raise EvenlyError(
+                "a process that reads data was killed, perhaps for lack of memory; the same command goes on, and fewer "
+                "workers need less"
+            ) from None
+        if (memory := lack_of_memory(error)) is None:
+            raise
+        if not isinstance(error, torch.OutOfMemoryError):
+            raise EvenlyError(
+                f"the memory does not suffice at batch size {batch_size or 'full'} ({memory}); lower batch_size, or "
+                "choose a smaller model"
+            ) from None
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 2**30
         raise EvenlyError(
             f"the GPU's {total:.0f} GiB do not suffice at batch size {batch_size or 'full'} "
