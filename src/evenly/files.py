@@ -87,7 +87,7 @@ def unsealed(text: str | bytes) -> dict[str, Any]:
     return content
 
 
-def as_path(value: str | Path, name: str) -> Path:
+def as_path(value: Any, name: str) -> Path:
     """A path that a user gave as `name`."""
     if not isinstance(value, str | Path):
         raise EvenlyError(f"{name} must be a path, got {shortened(value)}")

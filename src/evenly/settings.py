@@ -107,8 +107,8 @@ class Option:
         words = _kind_in_words(self.kind)
         if isinstance(value, str) and self.none != "none" and words in ("a number", "a whole number"):
             return f"{words} or {self.none}"
-        endless = isinstance(value, str) and re.fullmatch(r"[+-]?(nan|inf|infinity|[\d.]+(e\d+)?)", value, re.IGNORECASE)
-        if endless or type(value) in (int, float):
+        number = isinstance(value, str) and re.fullmatch(r"[+-]?(nan|inf|infinity|[\d.]+(e\d+)?)", value, re.IGNORECASE)
+        if number or type(value) in (int, float):
             words = words.replace("a number", "a finite number")
         return words.replace("whole number", "whole number below 2**63") if type(value) is int else words
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,14 @@ def execute(prepared: Prepared, out: Path | None, execution: Execution, progress
         out: the run's folder; None keeps the run in memory.
         progress: called with the share done and a note; a bar on the terminal where not given.
     """
-    config, data, plan = prepared.config, prepared.data, prepared.config.plan
-    folder = None if out is None else RunFolder(out, config)
-    config = config if folder is None else folder.config
+    folder = None if out is None else RunFolder(out, prepared.config)
+    with nullcontext() if folder is None else closing(folder):
+        return _executed(prepared, folder, execution, progress)
+
+
+def _executed(prepared: Prepared, folder: RunFolder | None, execution: Execution, progress: Show | None) -> Run:
+    data, plan, out = prepared.data, prepared.config.plan, None if folder is None else folder.path
+    config = prepared.config if folder is None else folder.config
     if folder is not None and folder.finished:
         if progress is None:
             log.info("read from %s, where this run is finished", folder.path)

@@ -8,6 +8,7 @@ run.model, run.results, run.history, run.predict(x3)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def train(
         check_method(plan, loaded)
         warn_of_small_groups(loaded, plan.settings)
     prepared = prepare(plan, loaded)
-    folder = out(prepared.config) if callable(out) else out
+    folder = out(prepared.config) if isfunction(out) else out
     return execute(prepared, None if folder is None else as_path(folder, "out"), execution, progress)
 
 

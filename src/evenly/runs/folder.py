@@ -128,9 +128,13 @@ class RunFolder:
             os.close(lock)
         raise EvenlyError(f"{self.path} is in use by another process; wait for it or choose another out")
 
-    def __del__(self) -> None:
+    def close(self) -> None:
+        """Let others write: an error that is kept, as in a notebook, must not hold the folder."""
         if (lock := getattr(self, "_lock", None)) is not None:
             os.close(lock)
+        self._lock = None
+
+    __del__ = close
 
     @property
     def finished(self) -> bool:
