@@ -58,7 +58,8 @@ def load(source: str | Path, seed: int = 0, *, largest: int | None = None, **opt
     """
     name = str(source)
     if not name.strip() or max(map(len, Path(name).parts), default=0) > LONGEST_NAME:
-        raise EvenlyError(f"the name of the data is {'too long' if name.strip() else 'empty'}; give a file, a folder or a name from `evenly datasets`")
+        what = "too long" if name.strip() else "empty"
+        raise EvenlyError(f"the name of the data is {what}; give a file, a folder or a name from `evenly datasets`")
     if name.endswith(".npz"):
         if options:
             raise EvenlyError(
