@@ -37,5 +37,5 @@ def test_json_is_strict(tmp_path):
     assert read_json(tmp_path / "a.json") == {"a": [1.5, None]}
     assert read_json(tmp_path / "none.json") is None
     (tmp_path / "b.json").write_text("{")
-    with pytest.raises(EvenlyError, match=r"b\.json cannot be read"):
+    with pytest.raises(EvenlyError, match=r"b\.json is damaged"):
         read_json(tmp_path / "b.json")

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -66,6 +66,8 @@ def joined(*names: str) -> Constraint:
 
 
 FLOAT32 = at_most(3.4028234e38)
+LARGEST = 2**63 - 1
+"""The largest whole number: those of a tensor have 64 bits."""
 RULES = ("last", "average", "worst-group", "worst-group-argmax", "worst-class")
 BY_GROUP = ("worst-group", "worst-group-argmax")
 """The selection rules that go by groups."""
@@ -93,12 +95,22 @@ class Option:
         if isinstance(value, str) and self._means_none(value):
             value = None
         if not _is(value, self.kind):
-            raise SettingError(self.name, value, _kind_in_words(self.kind), owner)
+            raise SettingError(self.name, value, self._requirement(value), owner)
         if value is not None and isinstance(value, str | int | float):
             for constraint in self.constraints:
                 if not constraint.holds(value):
                     raise SettingError(self.name, value, constraint.words, owner)
         return value
+
+    def _requirement(self, value: Any) -> str:
+        """What the value must be: where it is text, with the word for None; where it is a number, in which respect."""
+        words = _kind_in_words(self.kind)
+        if isinstance(value, str) and self.none != "none" and words in ("a number", "a whole number"):
+            return f"{words} or {self.none}"
+        number = isinstance(value, str) and re.fullmatch(r"[+-]?(nan|inf|infinity|[\d.]+(e\d+)?)", value, re.IGNORECASE)
+        if number or type(value) in (int, float):
+            words = words.replace("a number", "a finite number")
+        return words.replace("whole number", "whole number below 2**63") if type(value) is int else words
 
     def _means_none(self, text: str) -> bool:
         """Whether a text is the word for None; one that is a value of its own, as groups="none", is not."""
@@ -166,11 +178,11 @@ def checks_options(function: Function) -> Function:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        arguments = signature.bind(*args, **kwargs).arguments
+        bound = signature.bind(*args, **kwargs)
         for name, option in options().items():
-            if name in arguments:
-                option.checked(arguments[name])
-        return function(*args, **kwargs)
+            if name in bound.arguments:
+                bound.arguments[name] = option.checked(bound.arguments[name])
+        return function(*bound.args, **bound.kwargs)
 
     return cast("Function", call)
 
@@ -312,7 +324,8 @@ class Recording(Value):
     epochs: Sequence[int] | None = setting(None, help="record at these epochs instead", none="none")
 
     def __attrs_post_init__(self) -> None:
-        if not (self.probes or self.importance is not None or self.spectrum or self.forgetting or self.l1):
+        probes = self.probes if isinstance(self.probes, bool) else len(self.probes)  # perhaps an array
+        if not (probes or self.importance is not None or self.spectrum or self.forgetting or self.l1):
             raise EvenlyError("there is nothing to record; ask for probes, importance, spectrum, forgetting or l1")
 
 
@@ -362,9 +375,9 @@ def _is(value: Any, kind: Any) -> bool:
         return any(_is(value, part) for part in parts)
     if origin is not None:
         return _is_of(value, origin, parts)
-    if kind is float or kind is int:
+    if kind is int or kind is float:
         number = isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool)
-        return number and (kind is int or abs(value) < math.inf)
+        return number and abs(value) <= (LARGEST if kind is int else sys.float_info.max)
     return isinstance(value, kind) if kind in (bool, str, type(None)) else True
 
 
@@ -375,7 +388,9 @@ def _is_of(value: Any, origin: Any, parts: tuple[Any, ...]) -> bool:
         return callable(value)
     if issubclass(origin, Sequence):
         return hasattr(value, "__len__") and not isinstance(value, str) and all(_is(each, parts[0]) for each in value)
-    return isinstance(value, origin)
+    if not isinstance(value, origin):
+        return False
+    return not issubclass(origin, Mapping) or parts[0] is not str or all(isinstance(name, str) for name in value)
 
 
 def _kind_in_words(kind: Any) -> str:
@@ -388,5 +403,6 @@ def _kind_in_words(kind: Any) -> str:
         return f"one of {', '.join(typing.get_args(kind))}"
     if isinstance(origin, type) and issubclass(origin, Sequence | Mapping):
         numbers = " of numbers, e.g. 1,2,5" if typing.get_args(kind)[0] is float else ""
-        return f"a list{numbers}" if issubclass(origin, Sequence) else "names and values"
-    return {float: "a number", int: "a whole number", bool: "true or false", str: "a name"}.get(kind, "another value")
+        return f"a list{numbers}" if issubclass(origin, Sequence) else "a dict of names and values"
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "a name"}
+    return words.get(kind, "a function" if origin is Callable else "another value")

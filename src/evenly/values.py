@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 import attrs
 
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, shortened
 
 SIMPLE = frozenset((int, float, str, bool, type(None)))
 """What JSON has as it is. Of a long list of these, only the set of types is looked at."""
@@ -36,7 +36,7 @@ class Value:
         if missing or (strangers := [name for name in values if name not in known]):
             what = f"lacks {missing[0]!r}" if missing else f"has an unknown field {strangers[0]!r}"
             raise EvenlyError(f"a {cls.__name__} {what}; it may be damaged, or written by another version of evenly")
-        return cls(**{name: _built(hints[name], value) for name, value in values.items()})
+        return cls(**{name: _built(hints[name], value, name) for name, value in values.items()})
 
 
 def _stored(cls: type[Any]) -> list[Any]:
@@ -68,14 +68,14 @@ def live() -> Any:
     return attrs.field(default=None, eq=False, repr=False, metadata={"live": True})
 
 
-def _built(kind: Any, value: Any) -> Any:
-    """A plain value as an annotation has it; refused where it cannot be."""
+def _built(kind: Any, value: Any, name: str) -> Any:
+    """A plain value as an annotation has it; refused, by the name of its field, where it cannot be."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or origin is Literal:
         return value
     if origin in (typing.Union, types.UnionType):
         inner = [part for part in parts if part is not type(None)]
-        return _built(inner[0], value) if len(inner) == 1 and value is not None else value
+        return _built(inner[0], value, name) if len(inner) == 1 and value is not None else value
     if isinstance(kind, type) and issubclass(kind, Value):
         return kind.from_dict(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -84,26 +84,24 @@ def _built(kind: Any, value: Any) -> Any:
     if origin is None and kind not in (int, float, str, bool):
         return value
     if not isinstance(value, wanted) or (kind is int and isinstance(value, bool)):
-        raise EvenlyError(f"{value!r} stands where {_words(wanted)} belongs; the file may be damaged")
-    return value if origin is None else _built_parts(origin, parts, value)
+        words: dict[Any, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+        required = words.get(wanted, "names and values" if wanted is Mapping else "a list")
+        raise EvenlyError(f"{name} must be {required}, got {shortened(value)}")
+    return value if origin is None else _built_parts(origin, parts, value, name)
 
 
-def _built_parts(origin: Any, parts: tuple[Any, ...], value: Any) -> Any:
+def _built_parts(origin: Any, parts: tuple[Any, ...], value: Any, name: str) -> Any:
     if _is_mapping(origin):
-        return {key: _built(parts[1], inner) for key, inner in value.items()}
+        return {key: _built(parts[1], inner, name) for key, inner in value.items()}
     kinds = parts[:1] * len(value) if origin is Sequence or parts[-1] is Ellipsis else parts
     allowed = set(typing.get_args(parts[0]) or parts[:1])
     if len({*kinds}) == 1 and len(kinds) == len(value) and SIMPLE >= allowed >= set(map(type, value)):
         return tuple(value)
-    return tuple(_built(kind, each) for kind, each in zip(kinds, value, strict=True))
+    return tuple(_built(kind, each, name) for kind, each in zip(kinds, value, strict=True))
 
 
 def _is_mapping(origin: Any) -> bool:
     return isinstance(origin, type) and issubclass(origin, Mapping)
-
-
-def _words(kind: Any) -> str:
-    return "an object" if kind is Mapping else f"a {kind.__name__}" if isinstance(kind, type) else "a list"
 
 
 def html_table(lines: Sequence[Sequence[str]]) -> str:

@@ -6,7 +6,13 @@ import pytest
 
 from evenly.cli.arguments import config_values, merged, names, pairs, pairs_by_method, seeds_of, sweep_values
 from evenly.errors import EvenlyError
-from evenly.settings import Execution, Settings, settings_of
+from evenly.settings import Execution, Option, Settings, settings_of
+
+
+@pytest.mark.parametrize("text", ["[" * 10**5, "9" * 5000, '{"a":' * 10**5])
+def test_json_without_end_is_text(text):
+    assert pairs([f"a={text}"]) == {"a": text}
+    assert sweep_values([f"a={text}"]) == {"a": [text]}
 
 
 def test_pairs_are_read_as_json_where_they_are_json():
@@ -40,6 +46,10 @@ def test_a_sweep_is_a_list_of_values(words, values):
     [
         (pairs, ["factor"], "option 'factor' is not name=value; write e.g. factor=3"),
         (pairs, ["=3"], "is not name=value"),
+        (Option("factor", int).checked, "9" * 5000, r"factor must be a whole number, got '9+\.\.\.$"),
+        (Option("factor", int).checked, 10**30, r"factor must be a whole number below 2\*\*63, got 10+"),
+        (Option("lr", float).checked, -(10**400), r"lr must be a finite number, got -10+\.\.\."),
+        (Option("lr", float).checked, float("inf"), "lr must be a finite number, got inf"),
         (pairs_by_method, ["factor=3"], "option 'factor' does not say whose it is; write method.factor=..."),
         (sweep_values, ["batch_size"], "sweep 'batch_size' is not name=value,value"),
         (sweep_values, ["=3"], "sweep '=3' is not name=value,value"),
@@ -65,7 +75,7 @@ def test_config_files_are_toml_or_json_and_what_is_typed_takes_precedence(tmp_pa
     }  # fmt: skip
     (tmp_path / "b.json").write_text("[1]")
     (tmp_path / "c.toml").write_text("epochs =")
-    for name, message in (("b.json", "holds a list; give names and values"), ("c.toml", "cannot be read .*Invalid"),
+    for name, message in (("b.json", "holds no names and values; write"), ("c.toml", "cannot be read .*Invalid"),
                           ("d.toml", "cannot be read .*No such file")):  # fmt: skip
         with pytest.raises(EvenlyError, match=message):
             config_values(tmp_path / name)

@@ -149,5 +149,5 @@ def test_refusals(done, refused, runs, npz, tmp_path):
 
 def test_data_that_moved_is_named(done, refused, runs, tmp_path):
     (tmp_path / "mine.npz").rename(tmp_path / "elsewhere.npz")
-    refused(f"audit one {QUICK}", "trained on .*mine.npz, which is not there; give the data as well")
+    refused(f"audit one {QUICK}", "trained on .*mine.npz, which is not there; give where it is now")
     done(f"audit one --data elsewhere.npz {QUICK}")

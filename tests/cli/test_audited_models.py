@@ -95,4 +95,4 @@ def test_a_run_and_a_file_of_weights_stand_side_by_side(tmp_path):
 def test_weights_without_values_are_refused(tmp_path):
     data = arrays(tmp_path / "my.npz")
     torch.save(factory("mlp", (4,), 2, 0)[0]().to("meta").state_dict(), tmp_path / "meta.pt")
-    refused("is on the meta device and has no values; save", [tmp_path / "meta.pt"], data, "mlp")
+    refused("are on the meta device; give a dense tensor with values", [tmp_path / "meta.pt"], data, "mlp")

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import evenly as package
+from evenly.files import read_json
 
 QUICK = "--epochs 2 --batch-size 8"
 
@@ -22,7 +23,7 @@ QUICK = "--epochs 2 --batch-size 8"
         ("--seeds 4,1,1", r"a seed stands twice in \[4, 1, 1\]"),
         ("--jobs 0", "--jobs must be at least 1, got 0"),
         ("--sweep batch_size=", "sweep of batch_size has no values"),
-        ("--sweep batch_size=8,,9", "--batch-size must be a whole number, got ''"),
+        ("--sweep batch_size=8,,9", "--batch-size must be a whole number or full, got ''"),
         ("--sweep batch_size=8,8", "8 stands twice in the sweep of batch_size"),
         ("--sweep batchsize=8", "did you mean 'batch_size'"),
         ("--sweep factor=2,3", "write useful.factor"),
@@ -57,7 +58,7 @@ def test_it_shows_a_table_and_reads_itself_back(done, mine, tmp_path):
     assert max(map(len, out.splitlines())) <= 80
     assert (tmp_path / "t/report.html").exists()
     table = json.loads(done(f"{command} --json"))
-    assert table == json.loads((tmp_path / "t/results.json").read_text())
+    assert table == read_json(tmp_path / "t/results.json")
     assert {row["seed"] for row in table["rows"]} == {100, 101}
     assert table["plan"]["options"] == {"useful": {"factor": 3}}
 

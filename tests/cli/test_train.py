@@ -25,8 +25,9 @@ QUICK = "--epochs 2 --batch-size 8"
         ("--schedule cosin", "--schedule must be one of constant, step, cosine, got 'cosin'"),
         ("--epochs 2.5", "--epochs must be a whole number, got '2.5'"),
         ("--epochs two", "--epochs must be a whole number, got 'two'"),
-        ("--lr nan", "--lr must be a number, got 'nan'"),
-        ("--batch-size ²", "--batch-size must be a whole number, got '²'"),
+        ("--lr nan", "--lr must be a finite number, got 'nan'"),
+        ("--lr 1e400", "--lr must be a finite number, got '1e400'"),
+        ("--batch-size ²", "--batch-size must be a whole number or full, got '²'"),
         ("--device abacus", "device 'abacus' cannot be used"),
         ("--lr 1e30 --out x", "NaN or infinite in epoch 1 .* lower the learning rate"),
         ("--method useful -o factr=3", "no .*option of useful is called 'factr'; did you mean 'factor'"),
@@ -161,14 +162,24 @@ def test_a_config_file_and_what_is_typed_beside_it(done, refused, mine, tmp_path
     assert [plan.method.options["factor"] for plan in plans] == [3, 3]
     assert [plan.method.options["on"] for plan in plans] == ["probabilities", "logits"]
     (tmp_path / "b.json").write_text(json.dumps(tomllib.loads((tmp_path / "a.toml").read_text()) | {"speed": 3}))
-    refused("train --config b.json --out b", "no setting or option of useful is called 'speed'")
+    refused("train --config b.json --out b", "no setting in b.json is called 'speed'; did you mean 'seed'")
     refused("train --config c.toml --out b", "c.toml cannot be read")
+    for text, message in (
+        ("sed = 3", "'sed'; did you mean 'seed'?"),
+        ("[option]\nfactor = 3", "'option'; did you mean 'options'?"),
+        ("[options]\nfactr = 3", "no option of erm is called 'factr'"),
+    ):
+        (tmp_path / "d.toml").write_text(f'data = "{mine}"\n{text}')
+        refused("train --config d.toml --out b", re.escape(message))
+    (tmp_path / "mark.json").write_text(f'\ufeff{{"data": "{mine}", "epochs": 1}}')
+    done("train --config mark.json --out mark")
+    refused(["train", ""], "there is no DATA; give a name")
     (tmp_path / "old.json").write_text(json.dumps({"evenly": "0.1.0", "data": {"name": "mine"}, "settings": {}}))
     refused("train --config old.json --out b", "old.json was written by evenly 0.1; remove the folder and train again")
     assert not (tmp_path / "b").exists()
 
 
-def test_the_config_of_a_run_repeats_it(done, refused, mine, tmp_path):
+def test_the_config_of_a_run_repeats_it(done, evenly, refused, mine, tmp_path):
     done(f"train {mine} --method useful --optimizer sam -o factor=3 --seed 2 {QUICK} --device cpu --out a")
     weights = (tmp_path / "a/model.safetensors").read_bytes()
     done("train --config a/config.json --out b")
@@ -176,9 +187,20 @@ def test_the_config_of_a_run_repeats_it(done, refused, mine, tmp_path):
     assert package.load(tmp_path / "b").plan == package.load(tmp_path / "a").plan
     done("train --config a/config.json --out longer --epochs 3 --seed 4")
     assert (package.load("longer").results.epochs, package.load("longer").plan.seed) == (3, 4)
+    (tmp_path / "a/config.json").write_text(
+        (tmp_path / "a/config.json").read_text().replace('"lr": 0.05', '"lr": 0.06')
+    )
+    code, _, err = evenly("train", "--config", "a/config.json", "--out", "edited")
+    assert (code, err.splitlines()[0]) == (
+        0,
+        "evenly: a/config.json has changed since a run wrote it; it is used as it is now",
+    )
+    assert package.load("edited").plan.settings.lr == 0.06
+    refused("predict a moved.npz", "a/config.json is damaged .*; copy the run's folder again, or train it again")
+    (tmp_path / "a/config.json").write_bytes((tmp_path / "b/config.json").read_bytes())
     (tmp_path / mine).rename(tmp_path / "moved.npz")
     (tmp_path / "a/config.json").rename(tmp_path / "again.json")
-    refused("train --config again.json --out c", r"trained on .*mine.npz, which is not there; give the data as well")
+    refused("train --config again.json --out c", r"trained on .*mine.npz, which is not there; give where it is now")
     done("train moved.npz --config again.json --out c")
     assert (tmp_path / "c/model.safetensors").read_bytes() == weights
     done("audit c --top 0 --device cpu")  # the new place is noted

@@ -1,8 +1,9 @@
-"""Trains in forked children and kills them at random moments; prints what was hit. Started by test_kill.py.
+"""Trains in forked children, kills them at random moments and damages their files; prints what was hit. Started by
+test_kill.py.
 
 The parent has trained once, so that all is imported, and runs a single thread: a child begins to train at once.
 
-    kill_server.py FOLDER KILLS_PER_METHOD SEED
+    kill_server.py FOLDER KILLS_PER_METHOD DAMAGED_FILES_PER_METHOD SEED
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evenly import train
+from evenly import EvenlyError, train
 from evenly.data import load
 
 DATA = load("shortcut-digits")
@@ -31,6 +32,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "useful": {"epochs": 18, "separating_epoch": 15},
     "pde": {"epochs": 80, "warmup_epochs": 40, "every": 4},
 }
+REFUSED = 3
 
 
 def net() -> nn.Module:
@@ -48,6 +50,9 @@ def start(method: str, out: Path) -> int:
         run = train(DATA, model=net, method=method, out=out, **SETTINGS, **METHODS[method])
         torch.save(run.model.state_dict(), out.with_suffix(".weights"))
         code = 0
+    except EvenlyError as error:
+        out.with_suffix(".refused").write_text(str(error))
+        code = REFUSED
     except BaseException:
         traceback.print_exc()
     finally:
@@ -102,7 +107,40 @@ def torment(folder: Path, method: str, kills: int, draw: random.Random) -> dict[
     return {"hits": hits, "attempts": attempts, "runs": runs, "epoch": epoch}
 
 
-def main(folder: Path, kills: int, seed: int) -> None:
+def damaged(content: bytes, draw: random.Random) -> bytes:
+    """A file's content with a bit flipped, a part zeroed or overwritten, cut short, or followed by something else."""
+    place = draw.randrange(max(1, len(content)))
+    noise = draw.randbytes(draw.randrange(1, 64))
+    flipped = content[:place] + bytes([content[place] ^ (1 << draw.randrange(8))]) + content[place + 1 :]
+    zeroed = content[:place] + bytes(len(noise)) + content[place + len(noise) :]
+    other = content[:place] + noise + content[place + len(noise) :]
+    return draw.choice([flipped, flipped, flipped, zeroed, other, content[:place], content + noise, b""])
+
+
+def spoil(folder: Path, method: str, count: int, draw: random.Random) -> list[dict[str, str]]:
+    """Kill runs, damage one file of each and go on. Where that is refused, the file is put back first."""
+    total, spoiled = len(lines(folder / "whole")), []
+    for number in range(count):
+        out = folder / f"spoiled{number}"
+        child = start(method, out)
+        strike(child, out, draw.randrange(1, total + 1), draw.uniform(0, 0.02))
+        finish(child)
+        files = [path for path in out.rglob("*") if path.is_file() and not path.name.startswith(".")]
+        file = draw.choice(sorted(files))
+        whole = file.read_bytes()
+        file.write_bytes(damaged(whole, draw))
+        code, message = finish(start(method, out)), ""
+        if code == REFUSED:
+            message = out.with_suffix(".refused").read_text()
+            file.write_bytes(whole)
+            code = finish(start(method, out))
+        if code:
+            sys.exit(f"{method} ended with {code} after {file} was damaged; {message}")
+        spoiled.append({"file": str(file.relative_to(out)), "refused": message})
+    return spoiled
+
+
+def main(folder: Path, kills: int, spoils: int, seed: int) -> None:
     torch.set_num_threads(1)
     for optimizer in ("sgd", "sam"):
         train(DATA, model=net, method="useful", optimizer=optimizer, epochs=1, out=folder / "warm" / optimizer)
@@ -113,8 +151,9 @@ def main(folder: Path, kills: int, seed: int) -> None:
     for method in METHODS:
         (folder / method).mkdir()
         told[method] = torment(folder / method, method, kills, draw)
+        told[method]["spoiled"] = spoil(folder / method, method, spoils, draw)
     json.dump(told, sys.stdout)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

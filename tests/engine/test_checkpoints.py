@@ -7,13 +7,15 @@ import json
 import os
 import pickle
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from evenly.engine import Checkpoints, Selection
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, EvenlyWarning
+from evenly.files import sealed
 
 
 def test_the_folder_is_prepared_once_before_the_first_use(tmp_path):
@@ -52,10 +54,58 @@ def test_a_checkpoint_that_is_none_is_refused_in_one_line_and_not_executed(tmp_p
     path.write_bytes(
         {"cut": whole[:-100], "noise": b"\x07" * 300, "empty": b"", "pickle": pickle.dumps(Bomb())}[damage]
     )
-    with pytest.raises(EvenlyError, match=r"final\.pt is not a checkpoint of evenly .* remove it") as error:
+    with pytest.raises(EvenlyError, match=r"final\.pt is damaged \(.*\), and there is none before it; remove") as error:
         checkpoints.load("final")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "exploded").exists()
+
+
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
+    """At each byte of the archive, in one of its bits."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save("final", {"epoch": 2, "w": torch.randn(50)})
+    path = tmp_path / "checkpoint/final.pt"
+    whole, state = path.read_bytes(), checkpoints.load("final")
+    refused = 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        try:
+            again = checkpoints.load("final")
+            assert again["epoch"] == 2
+            assert torch.equal(again["w"], state["w"])
+        except EvenlyError:
+            refused += 1
+    assert refused > len(whole) / 3
+
+
+@pytest.mark.parametrize("stage", ["early", "final"])
+def test_a_damaged_checkpoint_is_named_and_the_run_goes_on_from_the_one_before(fit, net, problem, tmp_path, stage):
+    def run(out):
+        engine = fit(epochs=4, checkpoints=Checkpoints(out))
+        engine(copy.deepcopy(net), problem(), stage="early")
+        return engine(copy.deepcopy(net), problem(validation=6), select="average")
+
+    whole = run(tmp_path / "whole")
+    run(tmp_path / "run")
+    path = tmp_path / f"run/checkpoint/{stage}.pt"
+    path.write_bytes(path.read_bytes().replace(b"model", b"modem"))
+    with pytest.warns(EvenlyWarning, match=rf"{stage}\.pt is damaged \(.*; the run goes on from the one before"):
+        again = run(tmp_path / "run")
+    assert again.history == whole.history
+    weights = zip(again.model.parameters(), whole.model.parameters(), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in weights)
+    metrics = [(tmp_path / each / "metrics.jsonl").read_bytes() for each in ("run", "whole")]
+    assert metrics[0] == metrics[1]
+
+
+def test_a_kill_between_two_checkpoints_leaves_one(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save("final", {"epoch": 1})
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda path, to: replace(path, to) if "previous" in to.name else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        checkpoints.save("final", {"epoch": 2})
+    assert checkpoints.load("final") == {"epoch": 1}
 
 
 @pytest.fixture
@@ -114,7 +164,7 @@ ROWS = [{"stage": "early", "epoch": 1}, {"stage": "final", "epoch": 1, "x": 0.1}
 
 
 @pytest.mark.parametrize(
-    "tail", ["", "\n", '{"sta', '{"stage": "final", "epoch": 3}', '{"stage": "final", "epoch": 3}\n{']
+    "tail", ["", "\n", '{"sta', json.dumps(sealed({"stage": "final", "epoch": 3})), '{"stage": "final", "epoch": 3}\n{']
 )
 def test_metrics_are_healed(tmp_path, tail):
     """Whatever a kill left at the end, what the checkpoint does not cover goes and the rest stays, byte for byte."""
@@ -122,9 +172,9 @@ def test_metrics_are_healed(tmp_path, tail):
     for row in ROWS:
         checkpoints.append(row)
     whole = (tmp_path / "metrics.jsonl").read_bytes()
-    assert whole.decode() == "".join(json.dumps(row) + "\n" for row in ROWS)
+    assert whole.decode() == "".join(json.dumps(sealed(row)) + "\n" for row in ROWS)
     (tmp_path / "metrics.jsonl").write_bytes(whole + tail.encode())
-    assert checkpoints.rewind(lambda row: row["epoch"] <= 2) == ROWS
+    assert checkpoints.rewind("final", 2) == ROWS
     assert (tmp_path / "metrics.jsonl").read_bytes() == whole
     checkpoints.append({"stage": "final", "epoch": 3})
     assert checkpoints.rows() == [*ROWS, {"stage": "final", "epoch": 3}]
@@ -134,7 +184,7 @@ def test_metrics_that_fall_short_of_the_checkpoint_are_refused(fit, net, problem
     fit(checkpoints=Checkpoints(tmp_path))(net, problem())
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "metrics.jsonl").write_text(lines[0])
-    with pytest.raises(EvenlyError, match=r"has 1 epoch of stage 'final', its checkpoint 3; remove the folder"):
+    with pytest.raises(EvenlyError, match=r"is damaged \(it has 1 epoch of stage 'final', the checkpoint 3\)"):
         fit(checkpoints=Checkpoints(tmp_path))(net, problem())
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from evenly import EvenlyError, compare, load_comparison, train
 from evenly.engine.checkpoints import Checkpoints
+from evenly.files import read_json
 from evenly.runs.arms import Arm
 
 QUICK = {"model": "mlp", "epochs": 4, "batch_size": 8, "lr": 0.1, "device": "cpu"}
@@ -54,7 +55,7 @@ def test_finished_runs_are_not_repeated_and_seeds_and_methods_can_be_added(draw,
     more = compare(**ask, methods=["erm", "subsample", "group_dro"], seeds=3)
     assert {p: p.stat().st_mtime_ns for p in weights} == weights
     assert by_name(more).items() > by_name(first).items()
-    assert json.loads((tmp_path / "out/results.json").read_text()) == json.loads(json.dumps(more.to_dict()))
+    assert read_json(tmp_path / "out/results.json") == json.loads(json.dumps(more.to_dict()))
     for row in more.to_dict()["rows"]:
         plan = more.runs[Arm.from_dict(row["arm"]), row["seed"]].plan
         assert row["folder"] == f"runs/{plan.folder_name}"

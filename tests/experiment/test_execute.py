@@ -17,6 +17,7 @@ from evenly import Data, EvenlyError, train
 from evenly.engine.trained import Selection
 from evenly.experiment import execute as module
 from evenly.experiment.execute import fingerprint, memory_explained
+from evenly.files import read_json
 from evenly.models import factory
 from evenly.models.standardised import IMAGENET
 from evenly.report import pages
@@ -39,7 +40,7 @@ def test_what_a_finished_run_leaves(data, tmp_path):
     options = {"separating_epoch": 1, "rho": 0.1, "record": {"forgetting": True}}
     run = train(data, model="mlp", method="useful", optimizer="sam", seed=3, out=tmp_path, **QUICK | options)
     assert {path.name for path in tmp_path.iterdir()} - {"examples"} == FILES | {"selection.npz", "record.npz"}
-    config, results = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("config", "results"))
+    config, results = (read_json(tmp_path / f"{name}.json") for name in ("config", "results"))
     plan = config["plan"]
     own = {"name": "toy", "options": {}, "place": None, "fingerprint": data.fingerprint(), "kind": "own"}
     assert plan["data"] == own

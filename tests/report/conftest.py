@@ -19,7 +19,7 @@ from attrs import evolve
 from evenly.data import Data
 from evenly.engine.accuracy import intervals
 from evenly.engine.trained import Selection
-from evenly.files import write_json
+from evenly.files import sealed, write_json
 from evenly.runs.arms import Arm
 from evenly.runs.comparison import Comparison, ComparisonPlan
 from evenly.runs.examples import save_examples
@@ -103,7 +103,7 @@ def save(finished: Run, folder: Path, data: Data | None = None) -> Run:
     folder.mkdir(parents=True)
     write_json(folder / "config.json", finished.config.to_dict())
     write_json(folder / "results.json", {"format": FORMAT, **finished.results.to_dict()})
-    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, finished.history)))
+    (folder / "metrics.jsonl").write_text("\n".join(json.dumps(sealed(row)) for row in finished.history))
     if finished.selection is not None:
         finished.selection.save(folder / "selection.npz")
         if data is not None:

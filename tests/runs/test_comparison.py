@@ -8,6 +8,7 @@ import pytest
 from attrs import evolve
 
 from evenly import EvenlyError, load_comparison
+from evenly.files import sealed
 from evenly.runs.arms import Arm
 from evenly.runs.comparison import Comparison, ComparisonPlan, read_rows
 from evenly.runs.summary import Row, summarise
@@ -86,15 +87,16 @@ def test_in_a_notebook(table):
     [
         (None, "holds no finished comparison; give the folder that `evenly compare` left behind"),
         ("[]", "holds no finished comparison"),
-        ('{"format": 2}', "holds no finished comparison"),
+        ({"format": 2}, "holds no finished comparison"),
         ('{"rows": []}', r"was written by evenly 0\.1; compare again"),
-        ('{"format": 2, "rows": []}', r"results\.json is damaged \(.*\); compare again"),
-        ('{"format": 2, "rows": [3], "others": []}', r"results\.json is damaged \(.*\); compare again"),
+        ({"format": 2, "rows": []}, r"results\.json is damaged \(.*\); compare again"),
+        ('{"format": 2, "rows": []}', r"results\.json is damaged \(its checksum is missing\); compare again"),
+        ({"format": 2, "rows": [3], "others": []}, r"results\.json is damaged \(.*\); compare again"),
     ],
 )
 def test_what_is_none_is_refused_in_a_line(tmp_path, content, message):
     if content is not None:
-        (tmp_path / "results.json").write_text(content)
+        (tmp_path / "results.json").write_text(json.dumps(sealed(content)) if isinstance(content, dict) else content)
     with pytest.raises(EvenlyError, match=message) as refused:
         load_comparison(tmp_path)
     assert "\n" not in str(refused.value)

@@ -86,7 +86,7 @@ def test_what_is_not_a_run_is_left_alone(tmp_path):
         RunFolder(tmp_path / "thesis/chapter1.tex", CONFIG)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/config.json").write_text('{"lr": ')
-    with pytest.raises(EvenlyError, match=r"config\.json cannot be read"):
+    with pytest.raises(EvenlyError, match=r"config\.json is damaged"):
         RunFolder(tmp_path / "broken", CONFIG)
     (tmp_path / "empty").mkdir()
     RunFolder(tmp_path / "empty", CONFIG)

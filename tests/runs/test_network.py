@@ -186,7 +186,7 @@ def damage(folder, case):
 
 REFUSED = {
     "no weights": "holds no model.safetensors; copy the run's folder again, or train it again",
-    "cut short": r"model.safetensors cannot be read as weights \(.*\); copy the run's folder again",
+    "cut short": r"model.safetensors is damaged \(.*\); copy the run's folder again",
     "no words": "vocabulary.json, the words of a bag of words, is missing or damaged; copy",
     "strange words": "vocabulary.json, the words of a bag of words, is missing or damaged; copy",
 }

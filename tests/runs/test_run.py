@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import evenly
 from evenly import Data, EvenlyError
 from evenly.data import load as load_data
 from evenly.engine.accuracy import wilson
+from evenly.files import sealed
 from evenly.models import encoded, factory
 from evenly.runs.folder import Config
 from evenly.runs.network import NetworkSpec
@@ -129,8 +131,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from evenly.runs.folder import RunFolder, read_config
-folder = RunFolder(sys.argv[1], read_config(Path(sys.argv[1])))
-folder.prepare()
+lock = RunFolder(sys.argv[1], read_config(Path(sys.argv[1])))._locked()
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -149,31 +150,37 @@ def test_a_folder_that_another_process_writes_into_is_read(finished, tmp_path):
 DAMAGE = {
     "config.json": [
         (None, "holds no run of evenly; give the folder that `evenly train` left behind"),
-        ('{"plan": ', r"config\.json cannot be read"),
-        ("[]", r"config\.json is damaged \(it holds a list\); remove the folder and train again"),
+        ('{"plan": ', r"config\.json is damaged \(.*\); copy the run's folder again, or train it again"),
+        ("[" * 10**5, r"config\.json is damaged"),
+        ("9" * 10**4, r"config\.json is damaged"),
+        ("\0", r"config\.json is damaged"),
+        ("[]", r"config\.json is damaged \(it holds no names and values\)"),
         ('{"seed": 0}', r"config\.json was written by evenly 0\.1; remove the folder and train again"),
-        ('{"format": 9}', r"config\.json was written by another version \(format 9\)"),
-        ('{"format": 2}', r"config\.json is damaged \(a Config lacks 'plan'"),
-        (('"epochs": 2', '"epochs": "two"'), r"config\.json is damaged \(.*'two'"),
-        (('"epochs": 2', '"epochs": 0'), r"config\.json is damaged \(epochs must be at least 1, got 0\)"),
+        ({"format": 9}, r"config\.json was written by another version \(format 9\)"),
+        ({"format": 2}, r"config\.json is damaged \(a Config lacks 'plan'"),
+        ('{"format": 2}', r"config\.json is damaged \(its checksum is missing\)"),
+        (('"epochs": 2', '"epochs": 3'), r"config\.json is damaged \(its checksum is of another content\)"),
+        (('"crc32"', '"crc33"'), r"config\.json is damaged \(its checksum is missing\)"),
     ],
     "results.json": [
         (None, "holds a run that is not finished; run the same command again to finish it"),
-        ("{", r"results\.json cannot be read"),
-        ("3", r"results\.json is damaged \(it holds a int\)"),
+        ("{", r"results\.json is damaged"),
+        ("3", r"results\.json is damaged \(it holds no names and values\)"),
         ("{}", r"results\.json was written by evenly 0\.1"),
-        (('"cost": ', '"price": '), r"results\.json is damaged \(a RunResult lacks 'cost'"),
-        (('"cost": ', '"cost": "high", "x": '), r"results\.json is damaged"),
+        ({"format": 2, "cost": 3}, r"results\.json is damaged \(a RunResult lacks 'data'"),
+        (('"cost": ', '"cost": 1'), r"results\.json is damaged \(its checksum is of another content\)"),
     ],
     "metrics.jsonl": [
         (None, r"metrics\.jsonl cannot be read"),
-        ('{"epoch": 1}\n', r"metrics\.jsonl cannot be read"),
-        ('{"stage"', r"metrics\.jsonl cannot be read"),
+        ('{"epoch": 1}\n', r"metrics\.jsonl is damaged \(its checksum is missing\); copy the run's folder again"),
+        ("3", r"metrics\.jsonl is damaged"),
+        ("[" * 10**5, r"metrics\.jsonl is damaged"),
+        (('"examples": 24', '"examples": 25'), r"metrics\.jsonl is damaged \(its checksum is of another content\)"),
         ("", ""),
     ],
-    "selection.npz": [(None, ""), ("half", r"selection\.npz cannot be read \(.*\); remove the folder and train again")],
-    "record.npz": [(None, ""), ("half", r"record\.npz cannot be read \(.*\); remove the folder and train again")],
-    "model.safetensors": [(None, r"holds no model\.safetensors"), ("half", r"model\.safetensors cannot be read")],
+    "selection.npz": [(None, ""), ("half", r"selection\.npz is damaged \(.*\); copy the run's folder again")],
+    "record.npz": [(None, ""), ("half", r"record\.npz is damaged \(.*\); copy the run's folder again")],
+    "model.safetensors": [(None, r"holds no model\.safetensors"), ("half", r"model\.safetensors is damaged")],
 }
 EACH = [(name, damage, message) for name, cases in DAMAGE.items() for damage, message in cases]
 
@@ -187,7 +194,7 @@ def test_a_file_that_is_damaged_is_named_in_a_line(finished, tmp_path, name, dam
         assert damage[0] in path.read_text()
         path.write_text(path.read_text().replace(*damage, 1))
     else:
-        path.write_text(damage)
+        path.write_text(json.dumps(sealed(damage)) if isinstance(damage, dict) else damage)
     if not message:
         assert evenly.load(tmp_path / "run").results.epochs == 2
         return
@@ -196,9 +203,35 @@ def test_a_file_that_is_damaged_is_named_in_a_line(finished, tmp_path, name, dam
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["config.json", "results.json", "metrics.jsonl", "selection.npz", "record.npz",
+                                  "model.safetensors"])  # fmt: skip
+def test_a_flipped_bit_is_refused_by_name_or_changes_nothing(finished, tmp_path, name):
+    def content():
+        run = evenly.load(tmp_path / "run")
+        weights = {key: value.numpy().tobytes() for key, value in run.model.state_dict().items()}
+        chosen = {name: np.asarray(value).tolist() for name, value in run.selection.details.items()}
+        return run.config, run.results, run.history, run.record.history, chosen, weights
+
+    path = shutil.copytree(finished, tmp_path / "run") / name
+    whole, expected, draw = path.read_bytes(), content(), np.random.default_rng(0)
+    refusals = []
+    for _ in range(20):
+        place, bit = int(draw.integers(len(whole))), 1 << int(draw.integers(8))
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+        try:
+            assert content() == expected, (place, bit)
+        except EvenlyError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 10
+    assert all(re.fullmatch(rf".*/{name} .*; .*", refusal) for refusal in refusals)
+
+
 def test_what_is_no_run_is_refused(tmp_path, finished):
     with pytest.raises(EvenlyError, match="holds no run of evenly"):
         evenly.load(tmp_path / "nowhere")
+    for load in (evenly.load, evenly.load_comparison):
+        with pytest.raises(EvenlyError, match="folder must be a path, got None"):
+            load(None)
     evenly.compare(Data(train=rows()), model="mlp", methods=["erm"], seeds=1, out=tmp_path / "table", **QUICK)
     with pytest.raises(EvenlyError, match=r"holds a comparison, not a run; its runs are in .*runs"):
         evenly.load(tmp_path / "table")

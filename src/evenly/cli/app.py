@@ -19,7 +19,7 @@ import typer
 from evenly import __version__
 from evenly.analyses import AuditSettings, Axes, CardSettings, Quadratic, Runs
 from evenly.cli import audit, compare, lists, stability, train, use
-from evenly.errors import EvenlyError, EvenlyWarning, SettingError
+from evenly.errors import EvenlyError, EvenlyWarning, SettingError, lack_of_memory
 from evenly.settings import Execution, Settings, settings_of
 
 app = typer.Typer(
@@ -72,9 +72,11 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         _stopped()
     except OSError as error:
-        _fail(str(error))
-    except Exception:  # a defect of ours; its exit code must not be taken for an answer
-        traceback.print_exc()
+        _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+    except Exception as error:
+        if (reason := _reason(error)) is not None:
+            _fail(reason)
+        traceback.print_exc()  # a defect of ours; its exit code must not be taken for an answer
         sys.exit(DEFECT)
     else:
         if code == INTERRUPTED:
@@ -90,6 +92,13 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         for line in record.getMessage().splitlines():
             print(textwrap.fill(line, 80, subsequent_indent="    ", break_long_words=False), file=sys.stderr)
+
+
+def _reason(error: Exception) -> str | None:
+    """What the user can mend, of an error that is none of ours."""
+    if (memory := lack_of_memory(error)) is not None:
+        return f"the memory does not suffice ({memory}); use fewer examples, or smaller ones"
+    return f"{error}; give a file or folder" if str(error).startswith("Symlink loop") else None
 
 
 def _in_one_line(otherwise: Callable[..., None]) -> Callable[..., None]:
@@ -160,5 +169,5 @@ def _misread(error: Any) -> str:
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"evenly: {' '.join(message.split())}", file=sys.stderr)
+    print(f"evenly: {EvenlyError(message)}", file=sys.stderr)
     sys.exit(2)

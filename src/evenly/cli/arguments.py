@@ -7,14 +7,16 @@ import inspect
 import json
 import re
 import typing
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from evenly.errors import EvenlyError
-from evenly.settings import Execution, Option, settings_of
+from evenly.errors import EvenlyError, EvenlyWarning, unknown
+from evenly.files import CHECKSUM, sealed
+from evenly.settings import Execution, Option, Settings, settings_of
 
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder for the results.", metavar="FOLDER", show_default=False)
@@ -67,6 +69,10 @@ ConfigFile = Annotated[
         show_default=False,
     ),
 ]
+
+
+COMMON = ("data", "model", "model_options", "options", "record", "data_options", "out")
+"""What a config file can have beside settings, for train and compare alike."""
 
 
 def takes(*settings: Any | tuple[Any, Collection[str]]) -> Callable[[Callable[..., Any]], Any]:
@@ -122,7 +128,7 @@ def config_values(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
         if path.suffix == ".toml":
             import tomllib
 
@@ -132,8 +138,19 @@ def config_values(path: Path | None) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise EvenlyError(f"{path} cannot be read ({error}); give a .toml or .json file") from None
     if not isinstance(content, dict):
-        raise EvenlyError(f"{path} holds a {type(content).__name__}; give names and values, e.g. epochs = 30")
+        raise EvenlyError(f"{path} holds no names and values; write e.g. epochs = 30")
+    checksum = content.pop(CHECKSUM, None)
+    if checksum is not None and sealed(content)[CHECKSUM] != checksum:
+        message = f"{path} has changed since a run wrote it; it is used as it is now"
+        warnings.warn(message, EvenlyWarning, stacklevel=2)
     return content
+
+
+def check_names(path: Path | None, config: Mapping[str, Any], *others: str) -> None:
+    """Refuse a name in a config file that is neither a setting nor what any verb takes nor among `others`."""
+    known = {*COMMON, *others, *settings_of(Settings), *settings_of(Execution)}
+    if strangers := [name for name in config if name not in known]:
+        raise unknown(f"setting in {path}", strangers[0], known)
 
 
 def is_of_a_run(config: Mapping[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from evenly.cli.arguments import (
     ModelOptions,
     Out,
     RecordOptions,
+    check_names,
     config_values,
     default_folder,
     is_of_a_run,
@@ -108,7 +109,8 @@ def compare(
     if is_of_a_run(values):
         what = "a comparison; name its DATA and settings" if "compare" in values else "a run; give it to `evenly train`"
         raise EvenlyError(f"{config} is the config of {what}")
-    if "data" not in values:
+    check_names(config, values, "methods", "optimizers", "seeds", "controls", "sweep")
+    if not values.get("data"):
         raise EvenlyError("there is no DATA; give a name from `evenly datasets`, a file or a folder, or --config FILE")
     place = str(values.pop("data"))
     values["out"] = (

@@ -18,6 +18,7 @@ from evenly.cli.arguments import (
     ModelOptions,
     Out,
     RecordOptions,
+    check_names,
     config_values,
     default_folder,
     is_of_a_run,
@@ -104,10 +105,12 @@ def _run(file: Path | None, config: dict[str, Any], typed: dict[str, Any]) -> An
             raise EvenlyError(f"{file} is the config of a run; give --out, a folder for the run that repeats it")
         return run_again(config_from(config, file), **typed)
     values = merged(config, typed)
-    if "data" not in values:
+    if not values.get("data"):
         raise EvenlyError("there is no DATA; give a name from `evenly datasets`, a file or a folder, or --config FILE")
     data, method = str(values.pop("data")), values.setdefault("method", "erm")
-    options = find(method).checked(values.pop("options", {}))
+    found = find(method)
+    check_names(file, config, "method", "optimizer", "seed", "budget", *found.options)
+    options = found.checked(values.pop("options", {}))
     words = method, values.get("optimizer", "sgd"), f"seed{values.get('seed', 0)}"
     out = default_folder(data, *words, typed=values | {"options": options})
     values["out"] = out_of(data, Path(values["out"])) if "out" in values else out

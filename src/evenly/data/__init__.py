@@ -46,6 +46,10 @@ DATASETS: dict[str, Callable[..., Data]] = {
 }
 
 
+LONGEST_NAME = 255
+"""Characters of a file's name, in most systems."""
+
+
 def load(source: str | Path, seed: int = 0, *, largest: int | None = None, **options: Any) -> Data:
     """A data set by its name in `DATASETS`, from an `.npz` or `.csv` file, or from a folder of images.
 
@@ -53,6 +57,9 @@ def load(source: str | Path, seed: int = 0, *, largest: int | None = None, **opt
         largest: of a folder of images, the side that larger ones are brought to where the options have no size.
     """
     name = str(source)
+    if not name.strip() or max(map(len, Path(name).parts), default=0) > LONGEST_NAME:
+        what = "too long" if name.strip() else "empty"
+        raise EvenlyError(f"the name of the data is {what}; give a file, a folder or a name from `evenly datasets`")
     if name.endswith(".npz"):
         if options:
             raise EvenlyError(

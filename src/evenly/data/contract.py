@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from evenly.data.preprocessing import Preprocessing
 from evenly.data.texts import Texts
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, shortened
 from evenly.settings import at_least, at_most
 
 MOST_GROUPS = 100_000
@@ -108,7 +108,12 @@ class Split:
             return ()
         if isinstance(self.inputs, Tensor):
             return tuple(self.inputs.shape[1:])
-        return tuple(torch.as_tensor(self.inputs[0][0]).shape)
+        try:
+            return tuple(torch.as_tensor(self.inputs[0][0]).shape)
+        except (TypeError, IndexError, KeyError, RuntimeError):
+            raise EvenlyError(
+                f"example 0 of the {self.name} inputs is no pair of input and label; give a Dataset of (x, y)"
+            ) from None
 
     @property
     def measured_groups(self) -> Tensor | None:
@@ -192,6 +197,8 @@ class Data:
             (self.group_names, self.group_count, "group"),
             (self.evaluation_group_names, self._count("evaluation_groups"), "evaluation group"),
         ):
+            if not isinstance(names, Sequence | None):
+                raise EvenlyError(f"{what} names must be a list of names, got {shortened(names)}")
             if names is not None and (len(names) < count or (what == "class" and len(names) > count)):
                 raise EvenlyError(f"{len(names)} {what} names for {count}; give one name for each")
 
@@ -266,6 +273,7 @@ def _as_inputs(inputs: Any, name: str) -> Any:
         inputs = torch.from_numpy(np.ascontiguousarray(_native(inputs, f"the {name} inputs are")))
         inputs = inputs.float() if inputs.dtype == torch.float64 else inputs
     if isinstance(inputs, Tensor):
+        check_dense(inputs, f"the {name} inputs")
         if inputs.ndim < 2:
             raise EvenlyError(f"the {name} inputs have shape {tuple(inputs.shape)}; give (N, features) or (N, C, H, W)")
         if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
@@ -275,7 +283,9 @@ def _as_inputs(inputs: Any, name: str) -> Any:
                 "fill or drop them"
             )
         return inputs
-    if isinstance(inputs, list | tuple | str) or not hasattr(inputs, "__getitem__") or not hasattr(inputs, "__len__"):
+    if isinstance(inputs, list | tuple | str | Mapping) or not (
+        hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__")
+    ):
         raise EvenlyError(
             f"the {name} inputs are a {type(inputs).__name__}; give a tensor, an array, a Dataset with a length, or "
             "evenly.Texts of strings"
@@ -293,6 +303,8 @@ def _labels_of(dataset: Any) -> Tensor:
 def _label_of(dataset: Any, i: int) -> int:
     try:
         return int(dataset[i][1])
+    except (TypeError, ValueError, IndexError, KeyError):
+        raise EvenlyError(f"example {i} of the data is no pair of input and label; give a Dataset of (x, y)") from None
     except OSError as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise EvenlyError(f"example {i} of the data cannot be read ({reason}); repair it, or leave it out") from error
@@ -306,19 +318,30 @@ def _native(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
     return array.astype(np.float64 if is_wide else array.dtype.newbyteorder("="), copy=False)
 
 
-def _as_tensor(values: Any, what: str) -> Tensor:
+def check_dense(tensor: Tensor, what: str) -> None:
+    """Refuse a tensor that torch cannot compute with as with any other: sparse, without values, floats of 8 bits."""
+    layout = str(tensor.layout).removeprefix("torch.")
+    kind = layout if layout != "strided" else "on the meta device" if tensor.is_meta else str(tensor.dtype)
+    if layout != "strided" or tensor.is_meta or (tensor.is_floating_point() and tensor.itemsize == 1):
+        raise EvenlyError(f"{what} are {kind}; give a dense tensor with values, e.g. .to_dense().float()")
+
+
+def as_tensor(values: Any, what: str) -> Tensor:
+    """Values of a user's, perhaps a list or an array, as a tensor on the CPU."""
     if isinstance(values, np.ndarray) and values.dtype.kind not in "OSU":
         values = _native(values, f"{what} are")
     try:
-        return torch.as_tensor(values).detach().cpu()
-    except (TypeError, ValueError, RuntimeError):
+        tensor: Tensor = torch.as_tensor(values).detach().cpu()
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise EvenlyError(
             f"{what} cannot be read as numbers; give integers, e.g. numpy.unique(names, return_inverse=True)[1]"
         ) from None
+    check_dense(tensor, what)
+    return tensor
 
 
 def _as_integers(values: Any, what: str, count: int) -> Tensor:
-    tensor = _as_tensor(values, what)
+    tensor = as_tensor(values, what)
     if tensor.shape != (count,):
         raise EvenlyError(f"{what} have shape {tuple(tensor.shape)} for {count} examples; give one integer for each")
     if tensor.is_floating_point() and not bool((tensor == tensor.round()).all()):
@@ -330,7 +353,7 @@ def _as_integers(values: Any, what: str, count: int) -> Tensor:
 
 def as_groups(groups: Any, what: str, count: int) -> Tensor:
     """Groups as integers (N,) from 0, or boolean (N, G); anything else is refused."""
-    tensor = _as_tensor(groups, what)
+    tensor = as_tensor(groups, what)
     if tensor.dtype == torch.bool and tensor.ndim == 2:
         if len(tensor) != count:
             raise EvenlyError(f"{what} have {len(tensor)} rows for {count} examples; give one row for each")

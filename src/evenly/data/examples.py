@@ -85,7 +85,7 @@ def preprocessing_of(data: Data) -> Preprocessing:
 def read_examples(preprocessing: Preprocessing, raw: Any, class_names: Sequence[str]) -> Examples:
     """New examples, of any kind that the top of this file names for such data; what is not is refused in a line."""
     raw = Path(raw) if isinstance(raw, str) else raw
-    if isinstance(raw, Path) and not raw.exists():
+    if isinstance(raw, Path) and not os.path.exists(raw):  # pathlib raises where a name is too long
         raise EvenlyError(f"there is no file or folder {str(raw)!r}; give {_accepted(preprocessing)}")
     if isinstance(raw, Texts):
         raw = raw.texts

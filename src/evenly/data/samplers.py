@@ -12,13 +12,12 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from evenly.data.contract import Count
-from evenly.errors import EvenlyError
+from evenly.data.contract import Count, as_tensor
+from evenly.errors import EvenlyError, shortened
 from evenly.randomness import generator
 from evenly.settings import at_least, at_most, checks_options
 
@@ -85,10 +84,10 @@ class Upsample(EpochSampler):
     @checks_options
     def __init__(self, hard: Any, total: int, factor: Annotated[int, at_least(1), at_most(MOST)] = 2, seed: int = 0):
         super().__init__(seed)
-        hard = torch.as_tensor(hard)
+        hard = as_tensor(hard, "hard indices").flatten()
         if hard.dtype == torch.bool or (hard.is_floating_point() and len(hard)):
             raise EvenlyError(f"hard must be integer indices, got {hard.dtype}; of a mask give mask.nonzero()")
-        hard = hard.long().flatten()
+        hard = hard.long()
         if len(hard) and (int(hard.min()) < 0 or int(hard.max()) >= total):
             outside = int(hard[(hard < 0) | (hard >= total)][0])
             raise EvenlyError(f"hard indices must be from 0 to {total - 1}, got {outside}")
@@ -213,7 +212,7 @@ class GroupBalanced(EpochSampler):
 
 
 def _as_groups(values: Any) -> Tensor:
-    groups: Tensor = torch.as_tensor(values).cpu()
+    groups = as_tensor(values, "groups")
     if groups.ndim != 1 or not len(groups) or groups.is_floating_point() or groups.dtype == torch.bool:
         raise EvenlyError(f"groups must be integers (N,), got shape {tuple(groups.shape)} and type {groups.dtype}")
     return groups
@@ -229,8 +228,10 @@ def members_by_group(groups: Tensor) -> dict[int, Tensor]:
 def _as_additions(add: Any) -> int | list[int] | Literal["all"]:
     if isinstance(add, str) and add == "all":
         return "all"
-    sizes = np.asarray(add)
-    if (sizes < 0).any():
+    sizes = as_tensor(add, "add")
+    if sizes.ndim > 1 or (sizes.numel() and (sizes.is_floating_point() or sizes.is_complex())):
+        raise EvenlyError(f"add must be a whole number, or one for each expansion, got {shortened(add)}")
+    if bool((sizes < 0).any()):
         raise EvenlyError(f"add must be at least 0, got {add}")
     return int(sizes) if sizes.ndim == 0 else [int(size) for size in sizes]
 

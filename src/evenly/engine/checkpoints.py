@@ -1,9 +1,11 @@
 """Where a fit's progress is kept: a line of metrics for each epoch, and the state after the last whole one.
 
-metrics.jsonl        one line per stage and epoch
-checkpoint/STAGE.pt  the state after the last whole epoch of a stage (tensors and plain values only)
+metrics.jsonl                 one line per stage and epoch, each with its checksum
+checkpoint/STAGE.pt           the state after the last whole epoch of a stage (tensors and plain values only)
+checkpoint/STAGE.previous.pt  the one before it, for the case that the last one is damaged
 
-Every write is atomic; a kill leaves the last checkpoint whole.
+Every write is atomic; a kill leaves the last checkpoint whole. A checkpoint is an archive with a CRC of every member,
+which is verified before anything is read from it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +24,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from evenly.engine.side_by_side import aside
-from evenly.errors import EvenlyError
-from evenly.files import atomic
+from evenly.errors import EvenlyError, EvenlyWarning, first_line
+from evenly.files import atomic, sealed, unsealed, writing
 
 Row = dict[str, Any]
 """What is measured in an epoch, by name; JSON as it stands."""
@@ -54,7 +58,10 @@ class Checkpoints:
         return time.monotonic() >= self._due
 
     def save(self, stage: str, state: Saved) -> None:
-        """Replace the checkpoint of a stage. It waits for the disk once a second at most: epochs can be short."""
+        """Write the checkpoint of a stage and keep the one before it.
+
+        It waits for the disk once a second at most: epochs can be short.
+        """
         self._ready()
         started = time.monotonic()
         state = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), state)  # what follows leaves the GPU alone
@@ -67,57 +74,77 @@ class Checkpoints:
         if sync and self._metrics.exists():  # the checkpoint must not outlive, in a loss of power, the lines before it
             with self._metrics.open("rb") as file:
                 os.fsync(file.fileno())
-        with atomic(self._file(stage), sync) as file:
+        with atomic(self._file(stage), sync, self._file(stage, ".previous")) as file:
             torch.save(state, file)
         if sync:
             self._synced = time.monotonic()
 
     def load(self, stage: str) -> Saved | None:
-        """The checkpoint of a stage, or None. Nothing in the file is executed."""
+        """The last good checkpoint of a stage, or None. A damaged one is named; nothing in a file is executed."""
         self._ready()  # no other process may write on from what is read here
-        path = self._file(stage)
-        if not path.exists():
-            return None
-        try:
-            state: Saved = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:
-            raise EvenlyError(
-                f"{path} is not a checkpoint of evenly ({type(error).__name__}); remove it to start over"
-            ) from error
-        return state
+        damage = ""
+        for path in filter(Path.exists, (self._file(stage), self._file(stage, ".previous"))):
+            try:
+                state = _read(path)
+            except Exception as error:  # a damaged file can raise anything in the reader
+                damage = damage or f"{path} is damaged ({first_line(error)[:100]})"
+                continue
+            if damage:
+                warnings.warn(f"{damage}; the run goes on from the one before", EvenlyWarning, stacklevel=2)
+            return state
+        if damage:
+            raise EvenlyError(f"{damage}, and there is none before it; remove {path.parent} to start over")
+        return None
 
     def append(self, row: Row) -> None:
         """Add a line to the metrics."""
         self._ready()
-        with self._metrics.open("a") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
+        with writing(self._metrics), self._metrics.open("a") as file:
+            file.write(_line(row))
 
     def rows(self) -> list[Row]:
-        """All whole lines of the metrics; a line that a kill cut short is left out."""
-        lines = self._metrics.read_text().splitlines() if self._metrics.exists() else []
-        rows = []
-        for line in lines:
+        """The lines of the metrics up to one that a kill cut short or that is damaged."""
+        rows: list[Row] = []
+        for line in self._metrics.read_bytes().splitlines() if self._metrics.exists() else []:
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
+                rows.append(unsealed(line))
+            except (ValueError, RecursionError):
                 break
         return rows
 
-    def rewind(self, keep: Callable[[Row], bool]) -> list[Row]:
-        """Drop the lines that ran ahead of the checkpoint or were cut short; return what is left."""
+    def rewind(self, stage: str, epochs: int) -> list[Row]:
+        """Drop what follows the first epochs of a stage: lines that ran ahead of its checkpoint, or, where that is an
+        earlier one because the last is damaged, later stages too. Return what is left."""
         self._ready()
-        rows = [row for row in self.rows() if keep(row)]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        if not self._metrics.exists() or text != self._metrics.read_text():
+        rows = self.rows()
+        ahead = (i for i, row in enumerate(rows) if row["stage"] == stage and row["epoch"] > epochs)
+        kept = next(ahead, len(rows))
+        for later in {row["stage"] for row in rows[kept:]} - {stage}:
+            for age in ("", ".previous"):
+                self._file(later, age).unlink(missing_ok=True)
+        text = "".join(map(_line, rows[:kept])).encode()
+        if not self._metrics.exists() or text != self._metrics.read_bytes():
             with atomic(self._metrics) as file:
-                file.write(text.encode())
-        return rows
+                file.write(text)
+        return rows[:kept]
 
-    def _file(self, stage: str) -> Path:
-        return self.path / "checkpoint" / f"{stage}.pt"
+    def _file(self, stage: str, age: str = "") -> Path:
+        return self.path / "checkpoint" / f"{stage}{age}.pt"
 
     def _ready(self) -> None:
         if not self._prepared:
             self._prepare()
             (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
             self._prepared = True
+
+
+def _line(row: Row) -> str:
+    return json.dumps(sealed(row), allow_nan=False) + "\n"
+
+
+def _read(path: Path) -> Saved:
+    with zipfile.ZipFile(path) as archive:
+        if (member := archive.testzip()) is not None:
+            raise ValueError(f"the checksum of {member} is of another content")
+    state: Saved = torch.load(path, map_location="cpu", weights_only=True)
+    return state

@@ -265,13 +265,13 @@ class Loop:
                 "remove the folder to start over"
             )
         done = 0 if saved is None else saved["epoch"]
-        rows = checkpoints.rewind(lambda row: row["stage"] != self.stage or row["epoch"] <= done)
+        rows = checkpoints.rewind(self.stage, done)
         self.history = [row for row in rows if row["stage"] == self.stage]
         if len(self.history) != done:
             epochs = f"{len(self.history)} epoch{'s' * (len(self.history) != 1)}"
             raise EvenlyError(
-                f"{checkpoints.path}/metrics.jsonl has {epochs} of stage {self.stage!r}, its checkpoint {done}; "
-                "remove the folder to start over"
+                f"{checkpoints.path}/metrics.jsonl is damaged (it has {epochs} of stage {self.stage!r}, the checkpoint "
+                f"{done}); remove the folder to start over"
             )
         if saved is None:
             return

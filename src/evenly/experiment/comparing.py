@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from evenly.experiment.request import (
     without_unused_groups,
 )
 from evenly.experiment.sweep import Pair, checked_sweep, points, settings_and_options, values_for_all, values_of, varies
-from evenly.files import holds_something, make_folder, read_json, unused, write_json
+from evenly.files import as_path, holds_something, make_folder, read_json, unused, write_json
 from evenly.methods import find
 from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
 from evenly.parallel.seeds import run_seeds
@@ -104,6 +105,7 @@ def compare(
         ("optimizers", str | Sequence[str], optimizers),
         ("options", Mapping[str, Any] | None, options),
         ("sweep", Mapping[str, Any] | None, sweep),
+        ("controls", bool, controls),
     ):
         Option(name, kind).checked(value)
     largest = None if model is not None or "model" in (sweep or {}) else largest_images(execution)
@@ -123,7 +125,7 @@ def compare(
     first = place.data(asked.seeds[0])
     report_notes(first)
     config = {} if out is None else asked.in_common(first)
-    folder = None if out is None else Path(out(config) if callable(out) else out)
+    folder = None if out is None else as_path(out(config) if isfunction(out) else out, "out")
     earlier = () if folder is None else _earlier(folder, config)
     arms = arms_and_controls(asked, first)
     _check(arms, first)
@@ -314,7 +316,7 @@ def _earlier(path: Path, config: Mapping[str, Any]) -> tuple[Row, ...]:
     if there is None and holds_something(path):
         raise EvenlyError(f"{path} is not empty and holds no comparison; choose another out")
     if there is not None and there != config:
-        why = difference(there, config) if "compare" in there else "it is no comparison"
+        why = difference(there, config) if isinstance(there, dict) and "compare" in there else "it is no comparison"
         raise EvenlyError(f"{path} holds another run ({why}); give out={str(unused(path))!r}")
     return read_rows(path)
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from evenly.engine.batches import Batches
 from evenly.engine.checkpoints import Checkpoints
 from evenly.engine.evaluation import outputs_of
 from evenly.engine.progress import Progress, log
-from evenly.errors import EvenlyError, EvenlyWarning
+from evenly.errors import EvenlyError, EvenlyWarning, lack_of_memory
 from evenly.experiment.request import uses_inferred
 from evenly.files import atomic
 from evenly.methods import Inferred, find, infer_groups
@@ -67,9 +67,14 @@ def execute(prepared: Prepared, out: Path | None, execution: Execution, progress
         out: the run's folder; None keeps the run in memory.
         progress: called with the share done and a note; a bar on the terminal where not given.
     """
-    config, data, plan = prepared.config, prepared.data, prepared.config.plan
-    folder = None if out is None else RunFolder(out, config)
-    config = config if folder is None else folder.config
+    folder = None if out is None else RunFolder(out, prepared.config)
+    with nullcontext() if folder is None else closing(folder):
+        return _executed(prepared, folder, execution, progress)
+
+
+def _executed(prepared: Prepared, folder: RunFolder | None, execution: Execution, progress: Show | None) -> Run:
+    data, plan, out = prepared.data, prepared.config.plan, None if folder is None else folder.path
+    config = prepared.config if folder is None else folder.config
     if folder is not None and folder.finished:
         if progress is None:
             log.info("read from %s, where this run is finished", folder.path)
@@ -302,7 +307,7 @@ def fingerprint(model: nn.Module) -> str:
 
 @contextmanager
 def memory_explained(batch_size: int | None) -> Iterator[None]:
-    """Where a GPU's memory does not suffice, or a batch is too small, say which setting to change."""
+    """Where memory does not suffice, or a batch is too small, say which setting to change."""
     try:
         yield
     except ValueError as error:
@@ -312,7 +317,19 @@ def memory_explained(batch_size: int | None) -> Iterator[None]:
             f"a batch of one example, at batch size {batch_size}, is too few for the model's batch normalisation; "
             "raise batch_size"
         ) from None
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if "DataLoader worker" in str(error):
+            raise EvenlyError(
+                "a process that reads data was killed, perhaps for lack of memory; the same command goes on, and fewer "
+                "workers need less"
+            ) from None
+        if (memory := lack_of_memory(error)) is None:
+            raise
+        if not isinstance(error, torch.OutOfMemoryError):
+            raise EvenlyError(
+                f"the memory does not suffice at batch size {batch_size or 'full'} ({memory}); lower batch_size, or "
+                "choose a smaller model"
+            ) from None
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 2**30
         raise EvenlyError(
             f"the GPU's {total:.0f} GiB do not suffice at batch size {batch_size or 'full'} "

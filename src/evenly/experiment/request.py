@@ -62,7 +62,9 @@ class Source:
     def data(self, seed: int) -> Data:
         """The data of a seed."""
         if self._is_function:
-            data: Data = self.given(seed)
+            data = self.given(seed)
+            if not isinstance(data, Data):
+                raise EvenlyError(f"the function for the data returned a {type(data).__name__}; return an evenly.Data")
             return data
         if isinstance(self.given, str | Path):
             return load_data(self.given, seed=seed, largest=self.largest, **self.options)
@@ -95,7 +97,7 @@ class Source:
 
     @property
     def _is_function(self) -> bool:
-        return callable(self.given) and not isinstance(self.given, Data)
+        return callable(self.given) and not isinstance(self.given, Data | nn.Module | type)
 
 
 def source(
@@ -128,7 +130,7 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Execu
 
 def seed_numbers(seeds: Any) -> tuple[int, ...]:
     """Seeds from how many there are to be, or which."""
-    if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+    if isinstance(seeds, Iterable) and not isinstance(seeds, str) and getattr(seeds, "ndim", 1) != 0:
         return tuple(Option("seeds", int).checked(seed) for seed in seeds)
     return tuple(range(Option("seeds", int, (at_least(1),)).checked(seeds)))
 
@@ -311,6 +313,8 @@ def _recipe_of(model: Any) -> dict[str, Any]:
 def _model_spec(model: Model, options: Mapping[str, Any]) -> ModelSpec:
     if isinstance(model, str):
         for_texts = find_text_model(model)
+        if reserved := [name for name in ("model", "shape", "classes", "seed", "texts") if name in options]:
+            raise EvenlyError(f"model option {reserved[0]!r} follows from the data and the seed; leave it out")
         return ModelSpec(for_texts[0] if for_texts is not None else find_model(model)[0], plain(options))
     if isinstance(model, nn.Module):
         return ModelSpec(f"{type(model).__name__} as given", plain(options), True, model)
@@ -326,5 +330,7 @@ def _optimizer_spec(optimizer: str | Callable[[Any], Optimizer]) -> OptimizerSpe
     if not callable(optimizer):
         raise EvenlyError(f"an optimizer is a name or a function from parameters to an optimizer, got {optimizer!r}")
     built = optimizer([nn.Parameter(torch.zeros(1))])
+    if not isinstance(built, Optimizer):
+        raise EvenlyError(f"optimizer returned a {type(built).__name__}; it must return a torch optimizer")
     defaults = sorted((name, value) for name, value in built.defaults.items() if not callable(value))
     return OptimizerSpec(str(name_of(optimizer)), f"{type(built).__name__} {defaults}", optimizer)

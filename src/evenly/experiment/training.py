@@ -8,6 +8,7 @@ run.model, run.results, run.history, run.predict(x3)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from evenly.experiment.request import (
     warn_of_many_groups,
     warn_of_small_groups,
 )
+from evenly.files import as_path
 from evenly.methods import METHODS, find
 from evenly.models import encoded
 from evenly.randomness import derive, isolated, on_threads
@@ -77,6 +79,8 @@ def train(
     if misplaced:
         raise EvenlyError(new_order("train", data, misplaced))
     seed = SEED.checked(seed)
+    if not (progress is None or callable(progress)):
+        raise EvenlyError(f"progress must be a function of the share that is done and a note, got {progress!r}")
     arguments, execution = split_arguments(settings)
     place, values = source(data, data_options, arguments, largest_images(execution) if model is None else None)
     with isolated(derive(seed, "train")), on_threads(1):
@@ -94,8 +98,8 @@ def train(
         check_method(plan, loaded)
         warn_of_small_groups(loaded, plan.settings)
     prepared = prepare(plan, loaded)
-    folder = out(prepared.config) if callable(out) else out
-    return execute(prepared, None if folder is None else Path(folder), execution, progress)
+    folder = out(prepared.config) if isfunction(out) else out
+    return execute(prepared, None if folder is None else as_path(folder, "out"), execution, progress)
 
 
 def new_order(verb: str, first: Any, others: tuple[Any, ...]) -> str:
@@ -144,7 +148,7 @@ def run_again(
             where = plan.data.place or plan.data.name
             raise EvenlyError(f"{where} has changed since the run; give the data as DATA to train on it as it is now")
     prepared = prepare(plan, loaded, threads=config.threads)
-    return execute(prepared, None if out is None else Path(out), execution)
+    return execute(prepared, None if out is None else as_path(out, "out"), execution)
 
 
 def data_of(run: Run, data: str | Path | Data | None = None) -> Data:
@@ -168,5 +172,8 @@ def data_of_plan(plan: Plan, data: str | Path | Data | None = None) -> Data:
     if data is None and spec.kind == "own":
         raise EvenlyError(f"the run was trained on {spec.name!r}, which its folder cannot name; give the data as well")
     if data is None and spec.place is not None and not Path(spec.place).exists():
-        raise EvenlyError(f"the run was trained on {spec.place}, which is not there; give the data as well")
+        raise EvenlyError(
+            f"the run was trained on {spec.place}, which is not there; give where it is now as data (in the shell "
+            "--data FILE, for train FILE alone)"
+        )
     return load_data(data or spec.place or spec.name, seed=plan.seed, **spec.options)

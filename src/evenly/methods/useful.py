@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from evenly.data import Data
+from evenly.data.contract import as_tensor
 from evenly.engine import Fit, Trained
 from evenly.engine.evaluation import check_features
 from evenly.engine.losses import losses, probabilities, single
@@ -106,8 +107,8 @@ def hard_examples(
     Returns:
         int64 indices into the arrays given, ascending. A class whose outputs are all alike has no hard examples.
     """
-    logits, labels = torch.as_tensor(logits).detach().cpu(), torch.as_tensor(labels).cpu().long()
-    if len(logits) != len(labels) or labels.ndim != 1:
+    logits, labels = as_tensor(logits, "logits"), as_tensor(labels, "labels").long()
+    if not logits.ndim or labels.ndim != 1 or len(logits) != len(labels):
         raise EvenlyError(
             f"logits {tuple(logits.shape)} do not go with labels {tuple(labels.shape)}; give (N, K) and (N,)"
         )

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from evenly.errors import EvenlyError, unknown
+from evenly.data.contract import check_dense
+from evenly.errors import EvenlyError, first_line, unknown
 from evenly.models import densenet, vgg
 from evenly.models.cubic import CubicCNN
 from evenly.models.densenet import DenseNet
@@ -25,7 +26,7 @@ from evenly.models.small import MLP, ConvNet, ThreeConvNet
 from evenly.models.texts import TEXT_MODELS, BagOfWords, Build, encoded, find_text_model
 from evenly.models.vgg import VGG
 from evenly.models.vit import ViT
-from evenly.models.weights import Loaded, first_line, load_weights
+from evenly.models.weights import Loaded, load_weights
 from evenly.randomness import derive, isolated
 
 __all__ = [
@@ -179,7 +180,7 @@ def factory(
             f"model option {next(iter(options))!r} is for a model by name; set it where the model is built"
         )
     if isinstance(model, nn.Module):
-        module = model
+        module = _checked(model)
         return lambda draw=0: copy.deepcopy(module), f"{type(model).__name__} as given"
     if isinstance(model, str):
         weights = options.get("weights")
@@ -205,12 +206,26 @@ def factory(
 
     def fresh(draw: int = 0) -> nn.Module:
         with isolated(derive(seed, "model", draw) if draw else derive(seed, "model")):
-            network = build()
+            try:
+                network = build()
+            except TypeError as error:
+                if not isinstance(model, type):
+                    raise
+                raise EvenlyError(
+                    f"model is the class {name}, which cannot be built without arguments ({error}); give a module or a "
+                    f"function, e.g. lambda: {name}(...)"
+                ) from None
         if not isinstance(network, nn.Module):
             raise EvenlyError(f"{name}() returned a {type(network).__name__}; it must build a torch.nn.Module")
-        return network
+        return _checked(network)
 
     return fresh, name
+
+
+def _checked(network: nn.Module) -> nn.Module:
+    for name, value in (*network.named_parameters(), *network.named_buffers()):
+        check_dense(value, f"values of {name} in the model")
+    return network
 
 
 def _maker(

@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from evenly.errors import EvenlyError, unknown
-from evenly.models.weights import first_line
+from evenly.errors import EvenlyError, first_line, unknown
 
 
 def _torchvision(name: str, shape: tuple[int, ...], classes: int, **options: Any) -> nn.Module:

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from evenly.data.contract import Count, Data, Split
 from evenly.data.texts import Texts
-from evenly.errors import EvenlyError
-from evenly.models.weights import first_line
+from evenly.errors import EvenlyError, first_line
 from evenly.settings import checks_options
 
 WORD = re.compile(r"\w+")

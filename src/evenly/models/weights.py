@@ -8,10 +8,12 @@ Names are those of the model's state dict. A model is changed only when the whol
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
-from evenly.errors import EvenlyError
+from evenly.data.contract import check_dense
+from evenly.errors import EvenlyError, first_line, shortened
+from evenly.files import CHECKSUM, as_path
+from evenly.settings import checks_options
 
 WRAPPERS = ("state_dict", "model_state_dict", "model")
 """Keys under which training scripts save the state dict beside other things."""
@@ -50,6 +56,7 @@ class Loaded:
     unexpected: tuple[str, ...] = ()
 
 
+@checks_options
 def load_weights(model: nn.Module, path: str | Path, *, strict: bool = True, replace_head: bool = True) -> Loaded:
     """Copy the weights in a file into the model, to its own types and devices.
 
@@ -59,7 +66,9 @@ def load_weights(model: nn.Module, path: str | Path, *, strict: bool = True, rep
         replace_head: if the last linear layers of the model and of the file differ only in the number of classes,
             leave the model's as it is instead of refusing the file.
     """
-    path = Path(path)
+    path = as_path(path, "path")
+    if not isinstance(model, nn.Module):
+        raise EvenlyError(f"model must be a module to load weights into, got {shortened(model)}")
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     values = _renamed(read_weights(path), own)
     counts = {name for name in own if name.endswith("num_batches_tracked")}
@@ -90,7 +99,7 @@ def load_weights(model: nn.Module, path: str | Path, *, strict: bool = True, rep
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The tensors in a weights file by name, on the CPU."""
-    path = Path(path)
+    path = as_path(path, "weights")
     if path.suffix not in READERS:
         raise EvenlyError(f"weights must be a file {', '.join(READERS)}, got {str(path)!r}")
     if not path.is_file():
@@ -118,14 +127,24 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
         }
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        from safetensors.torch import load_file
-    except ImportError:
-        raise EvenlyError(
-            f"{path} needs the library safetensors, which is not installed; pip install safetensors"
-        ) from None
-    return dict(load_file(path))
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata; where these have a checksum, which evenly's own files do, it is verified."""
+    with safe_open(path, "pt") as file:
+        values = {name: file.get_tensor(name) for name in list(file.keys())}
+        metadata = dict(file.metadata() or {})
+    if CHECKSUM in metadata and metadata[CHECKSUM] != checksum(values, metadata):
+        raise ValueError("its checksum is of another content")
+    return values, metadata
+
+
+def checksum(values: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """The CRC of tensors on the CPU with their names, types and shapes, and of the metadata but for the CRC itself."""
+    described = [(name, str(value.dtype), list(value.shape)) for name, value in sorted(values.items())]
+    others = sorted(item for item in metadata.items() if item[0] != CHECKSUM)
+    crc = zlib.crc32(json.dumps([described, others]).encode())
+    for name in sorted(values):
+        crc = zlib.crc32(values[name].contiguous().reshape(-1).view(torch.uint8).numpy().data, crc)
+    return f"{crc:08x}"
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
@@ -145,7 +164,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
 
 
 READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {
-    ".safetensors": _read_safetensors,
+    ".safetensors": lambda path: read_safetensors(path)[0],
     ".npz": _read_npz,
     ".pt": _read_torch,
     ".pth": _read_torch,
@@ -179,8 +198,7 @@ def _check(name: str, value: Tensor, own: Tensor, path: Path) -> None:
         )
     if value.is_floating_point() != own.is_floating_point():
         raise EvenlyError(f"{name} in {path} is of type {value.dtype}, in the model {own.dtype}; save it as that type")
-    if value.is_meta:
-        raise EvenlyError(f"{name} in {path} is on the meta device and has no values; save a model that has weights")
+    check_dense(value, f"values of {name} in {path}")
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         raise EvenlyError(f"{name} in {path} holds NaN or infinity; its training diverged, give other weights")
 
@@ -188,8 +206,3 @@ def _check(name: str, value: Tensor, own: Tensor, path: Path) -> None:
 def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
     first = ", ".join(list(names)[:3])
     return f"{first} and {len(names) - 3} more" if len(names) > 3 else first
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, or the name of its type."""
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -317,8 +317,9 @@ class PerturbedOptimizer(Optimizer):
         settings = ", ".join(f"{name}={self.defaults[name]}" for name in self.settings)
         return f"{type(self).__name__}({settings}, base={self.base!r})"
 
-    def _refuse_unless_positive(self, name: str, value: float) -> None:
-        if not isinstance(value, int | float | Tensor) or not (math.isfinite(value) and value > 0):
+    def _refuse_unless_positive(self, name: str, value: Any) -> None:
+        number = isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
+        if not number or isinstance(value, bool) or not 0 < abs(value) < math.inf or value < 0:
             raise EvenlyError(
                 f"`{name}` of {type(self).__name__} must be a finite number above 0, got {value}; "
                 "for no perturbation use the base optimizer alone"

@@ -80,8 +80,9 @@ def _in_bytes(job: Job[Result], seed: int) -> bytes:
 
 
 def _start_worker() -> None:
-    # at Ctrl-C the parent reports; what a worker has written is whole at any moment
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    # at Ctrl-C the parent reports, unless it was started to ignore it; what a worker has written is whole at any moment
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import define, field, frozen
 
 from evenly.errors import EvenlyError
-from evenly.files import read_json, write_json
+from evenly.files import as_path, read_json, write_json
 from evenly.runs.arms import Arm
 from evenly.runs.folder import FORMAT
 from evenly.runs.results import SHOWN
@@ -156,21 +156,20 @@ class Comparison:
 
 def read_rows(folder: Path) -> tuple[Row, ...]:
     """The rows that earlier calls left in a comparison's folder."""
-    content = read_json(folder / "results.json")
+    again = "remove it, and the runs are read again"
+    content = read_json(folder / "results.json", again)
     if content is None:
         return ()
     try:
         return _rows([*content["rows"], *content["others"]])
     except (EvenlyError, KeyError, TypeError) as error:
-        raise EvenlyError(
-            f"{folder / 'results.json'} is damaged ({error}); remove it, and the runs are read again"
-        ) from None
+        raise EvenlyError(f"{folder / 'results.json'} is damaged ({error}); {again}") from None
 
 
 def load_comparison(folder: str | Path) -> Comparison:
     """A comparison from its folder, with its runs."""
-    path = Path(folder)
-    content = read_json(path / "results.json")
+    path = as_path(folder, "folder")
+    content = read_json(path / "results.json", "compare again")
     if not isinstance(content, dict) or "rows" not in content:
         raise EvenlyError(f"{path} holds no finished comparison; give the folder that `evenly compare` left behind")
     if content.get("format") != FORMAT:

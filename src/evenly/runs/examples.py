@@ -18,7 +18,7 @@ from torch import Tensor
 from evenly.data.contract import Data, Split
 from evenly.engine.trained import Selection
 from evenly.errors import EvenlyError
-from evenly.files import atomic, make_folder, read_json, write_json
+from evenly.files import AGAIN, atomic, make_folder, read_json, sealed, write_json
 from evenly.randomness import generator
 from evenly.values import Value, live
 
@@ -83,19 +83,19 @@ def save_examples(data: Data, selection: Selection | None, folder: Path) -> None
         if example.png is not None:
             with atomic(folder / FOLDER / f"{example.index}.png", sync=False) as file:
                 file.write(example.png)
-    write_json(folder / FOLDER / INDEX, examples.to_dict())
+    write_json(folder / FOLDER / INDEX, sealed(examples.to_dict()))
 
 
 def read_examples(folder: Path) -> Examples | None:
     """What `save_examples` left in a run's folder; None where there is nothing."""
     path = folder / FOLDER / INDEX
-    content = read_json(path)
+    content = read_json(path, AGAIN)
     if content is None:
         return None
     try:
         examples = Examples.from_dict(content)
     except (EvenlyError, TypeError) as error:
-        raise EvenlyError(f"{path} is damaged ({error}); train the run again") from None
+        raise EvenlyError(f"{path} is damaged ({error}); {AGAIN}") from None
 
     def with_images(kind: Iterable[Example]) -> tuple[Example, ...]:
         return tuple(evolve(each, png=_png(path.with_name(f"{each.index}.png"))) for each in kind)

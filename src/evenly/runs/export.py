@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data.preprocessing import ArrayPreprocessing, Preprocessing, TextPreprocessing
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, first_line
 from evenly.files import atomic, make_folder
 from evenly.runs.network import write_weights
 from evenly.runs.run import Run
@@ -62,8 +62,9 @@ def export_onnx(
         session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
         error = max(_difference(network, session, inputs) for inputs in (first, second))
     except Exception as problem:  # the exporter can raise anything
-        said = next(iter(str(problem).splitlines()), "") or type(problem).__name__
-        raise EvenlyError(f"{name} cannot be written as ONNX ({said}); export it as safetensors") from None
+        raise EvenlyError(
+            f"{name} cannot be written as ONNX ({first_line(problem)}); export it as safetensors"
+        ) from None
     if not error <= TOLERANCE:
         raise EvenlyError(
             f"{name} is not the same as ONNX (outputs differ by {error:.1e}, more than {TOLERANCE:.0e}); "

@@ -30,7 +30,7 @@ from attrs import evolve, field, frozen
 
 from evenly import __version__
 from evenly.errors import EvenlyError
-from evenly.files import holds_something, make_folder, read_json, unused, write_json
+from evenly.files import AGAIN, holds_something, make_folder, read_json, unused, write_json, writing
 from evenly.runs.network import NetworkSpec
 from evenly.runs.plan import Plan
 from evenly.runs.results import RunResult
@@ -104,6 +104,8 @@ class RunFolder:
             return
         make_folder(self.path)
         self._lock = self._locked()
+        if self.finished:  # its files must not be written again while others read them
+            raise EvenlyError(f"{self.path} was finished by another process meanwhile; run the same command to read it")
         if (self.path / "config.json").exists():
             self._check(read_config(self.path))  # another process may have begun a run of its own meanwhile
         else:
@@ -115,17 +117,24 @@ class RunFolder:
             return None  # where two processes in one folder are the user's to avoid
         import fcntl
 
-        lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        with writing(self.path / ".lock"):
+            lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_nlink:
+                    return lock
+            except BlockingIOError:
+                pass  # another process holds it, or held it when it was opened and has removed it since
             os.close(lock)
-            raise EvenlyError(f"{self.path} is in use by another process; wait for it or choose another out") from None
-        return lock
+        raise EvenlyError(f"{self.path} is in use by another process; wait for it or choose another out")
 
-    def __del__(self) -> None:
+    def close(self) -> None:
+        """Let others write: an error that is kept, as in a notebook, must not hold the folder."""
         if (lock := getattr(self, "_lock", None)) is not None:
             os.close(lock)
+        self._lock = None
+
+    __del__ = close
 
     @property
     def finished(self) -> bool:
@@ -145,7 +154,7 @@ class RunFolder:
 def read_config(folder: Path) -> Config:
     """The configuration in a folder; refused in one line where there is none or it is of another format."""
     file = folder / "config.json"
-    content = read_json(file)
+    content = read_json(file, AGAIN)
     if content is None:
         raise EvenlyError(f"{folder} holds no run of evenly; give the folder that `evenly train` left behind")
     if isinstance(content, dict) and "compare" in content:
@@ -159,26 +168,24 @@ def config_from(content: Any, file: Path) -> Config:
     try:
         return Config.from_dict(content)
     except (EvenlyError, TypeError, ValueError) as error:
-        raise EvenlyError(f"{file} is damaged ({error}); remove the folder and train again") from None
+        raise EvenlyError(f"{file} is damaged ({error}); {AGAIN}") from None
 
 
 def read_results(folder: Path) -> RunResult:
     """The results of a finished run."""
-    content = read_json(folder / "results.json")
+    content = read_json(folder / "results.json", AGAIN)
     if content is None:
         raise EvenlyError(f"{folder} holds a run that is not finished; run the same command again to finish it")
     _check_format(folder / "results.json", content)
     try:
         return RunResult.from_dict({name: value for name, value in content.items() if name != "format"})
     except (EvenlyError, TypeError, ValueError) as error:
-        raise EvenlyError(
-            f"{folder / 'results.json'} is damaged ({error}); remove the folder and train again"
-        ) from None
+        raise EvenlyError(f"{folder / 'results.json'} is damaged ({error}); {AGAIN}") from None
 
 
 def _check_format(path: Path, content: Any) -> None:
     if not isinstance(content, dict):
-        raise EvenlyError(f"{path} is damaged (it holds a {type(content).__name__}); remove the folder and train again")
+        raise EvenlyError(f"{path} is damaged (it holds no names and values); {AGAIN}")
     if content.get("format") != FORMAT:
         written = "evenly 0.1" if "format" not in content else f"another version (format {content['format']!r})"
         raise EvenlyError(f"{path} was written by {written}; remove the folder and train again")

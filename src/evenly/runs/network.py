@@ -2,33 +2,33 @@
 
 model.safetensors   weights and buffers in their own types; tied weights once, with a note of who shares them
 vocabulary.json     of a bag of words: its words and how rare each is
-network/            of a model of transformers: its configuration and its tokenizer
+network/            of a model of transformers: its configuration and its tokenizer, with checksums.json of these files
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from attrs import field, frozen
-from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from evenly.errors import EvenlyError
-from evenly.files import atomic, make_folder, read_json, write_json
+from evenly.errors import EvenlyError, first_line
+from evenly.files import AGAIN, CHECKSUM, atomic, make_folder, read_json, sealed, write_json
 from evenly.models import factory
 from evenly.models.standardised import Standardised
 from evenly.models.texts import BagOfWords, SequenceClassifier, Vocabulary, rebuilt_classifier, save_classifier
+from evenly.models.weights import checksum, read_safetensors
 from evenly.randomness import isolated
 from evenly.values import Value
 
-WEIGHTS, VOCABULARY, NETWORK = "model.safetensors", "vocabulary.json", "network"
-AGAIN = "copy the run's folder again, or train it again"
+WEIGHTS, VOCABULARY, NETWORK, CHECKSUMS = "model.safetensors", "vocabulary.json", "network", "checksums.json"
 LEARNED_FROM_TEXTS = ("min_count", "max_words")
 """Options of a bag of words that decide its vocabulary, which is stored."""
 
@@ -62,12 +62,13 @@ def save_network(network: nn.Module, folder: Path) -> None:
     make_folder(folder)
     inner = network.network if isinstance(network, Standardised) else network
     if isinstance(inner, BagOfWords):
-        write_json(folder / VOCABULARY, {"words": inner.vocabulary.words, "idf": inner.vocabulary.idf})
+        write_json(folder / VOCABULARY, sealed({"words": inner.vocabulary.words, "idf": inner.vocabulary.idf}))
     if isinstance(inner, SequenceClassifier):
         partial = folder / f".{NETWORK}.partial"
         for leftover in (partial, folder / NETWORK):  # of a kill while they were written
             shutil.rmtree(leftover, ignore_errors=True)
         save_classifier(inner, partial)
+        write_json(partial / CHECKSUMS, sealed(_checksums(partial)))
         partial.rename(folder / NETWORK)
     write_weights(network, folder / WEIGHTS)
 
@@ -75,10 +76,17 @@ def save_network(network: nn.Module, folder: Path) -> None:
 def write_weights(network: nn.Module, path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write a network's state dict as safetensors, on the CPU, each tensor once."""
     state, tied = _distinct(network)
-    ties = {"tied": json.dumps(tied)} if tied else {}  # the order of several entries varies from process to process
-    content = save(state, {"format": "pt", **ties, **(metadata or {})})
+    entries = {"format": "pt", **({"tied": json.dumps(tied)} if tied else {}), **(metadata or {})}
+    content = memoryview(save(state))
+    length = int.from_bytes(content[:8], "little")
+    # the library writes metadata in an order that varies, and the same run has to leave the same bytes
+    tensors = json.loads(bytes(content[8 : 8 + length]))
+    entries[CHECKSUM] = checksum(state, entries)
+    text = json.dumps({"__metadata__": entries, **tensors}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
     with atomic(path) as file:
-        file.write(content)
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(content[8 + length :])
 
 
 def _distinct(network: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -142,16 +150,15 @@ def _other_network(folder: Path, spec: NetworkSpec, difference: str) -> EvenlyEr
 def read_state(path: Path) -> dict[str, Tensor]:
     """The state dict that `write_weights` wrote, tied weights under each of their names."""
     try:
-        with safe_open(path, "pt") as file:
-            names = file.keys()
-            state = {name: file.get_tensor(name) for name in names}
-            tied = json.loads((file.metadata() or {}).get("tied", "{}"))
+        state, metadata = read_safetensors(path)
+        if CHECKSUM not in metadata:
+            raise ValueError("its checksum is missing")
+        tied = json.loads(metadata.get("tied", "{}"))
         return state | {name: state[other] for name, other in tied.items()}
     except FileNotFoundError:
         raise EvenlyError(f"{path.parent} holds no {path.name}; {AGAIN}") from None
     except Exception as error:  # a damaged file can raise anything in the reader
-        said = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise EvenlyError(f"{path} cannot be read as weights ({said}); {AGAIN}") from None
+        raise EvenlyError(f"{path} is damaged ({first_line(error)}); {AGAIN}") from None
 
 
 def _rebuilt(spec: NetworkSpec, folder: Path) -> nn.Module:
@@ -159,6 +166,8 @@ def _rebuilt(spec: NetworkSpec, folder: Path) -> nn.Module:
     if spec.name.startswith("hf:"):
         if not (folder / NETWORK).is_dir():
             raise EvenlyError(f"{folder} holds no {NETWORK}/, the configuration and tokenizer of {spec.name}; {AGAIN}")
+        if read_json(folder / NETWORK / CHECKSUMS, AGAIN) != _checksums(folder / NETWORK):
+            raise EvenlyError(f"{folder / NETWORK} is damaged (its files are not those in {CHECKSUMS}); {AGAIN}")
         return rebuilt_classifier(folder / NETWORK, **spec.options)
     if spec.name == "bag_of_words":
         options = {name: value for name, value in spec.options.items() if name not in LEARNED_FROM_TEXTS}
@@ -166,9 +175,16 @@ def _rebuilt(spec: NetworkSpec, folder: Path) -> nn.Module:
     return factory(spec.name, spec.input_shape, spec.classes, 0, **spec.options)[0]()
 
 
+def _checksums(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != CHECKSUMS)
+    return {path.name: f"{zlib.crc32(path.read_bytes()):08x}" for path in files}
+
+
 def _vocabulary(path: Path) -> Vocabulary:
     try:
-        stored = read_json(path)
+        stored = dict(read_json(path, AGAIN))
+        if stored.keys() != {"words", "idf"}:
+            raise ValueError
         return Vocabulary(tuple(map(str, stored["words"])), tuple(map(float, stored["idf"])))
     except (EvenlyError, TypeError, KeyError, ValueError):
         raise EvenlyError(f"{path}, the words of a bag of words, is missing or damaged; {AGAIN}") from None

@@ -23,7 +23,7 @@ from evenly.engine.batches import Batches
 from evenly.engine.evaluation import outputs_of
 from evenly.engine.losses import predictions, probabilities
 from evenly.engine.precision import Precision
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, first_line, lack_of_memory
 from evenly.files import atomic, make_folder
 from evenly.models.texts import padded, token_ids
 
@@ -168,9 +168,9 @@ def outputs_on_examples(
     try:
         return outputs_of(network, Batches(split, batch_size, device, precision=precision)).cpu()
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
+        if lack_of_memory(error):
             raise
-        said = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise EvenlyError(
-            f"the network cannot take inputs of shape {split.example_shape} ({said}); give such as it was trained on"
+            f"the network cannot take inputs of shape {split.example_shape} ({first_line(error)}); give such as it was "
+            "trained on"
         ) from error

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -25,8 +24,8 @@ from evenly.data.preprocessing import Preprocessing, preprocessing_from_dict
 from evenly.engine.evaluation import outputs_on
 from evenly.engine.precision import Precision
 from evenly.engine.trained import Selection
-from evenly.errors import EvenlyError
-from evenly.files import atomic
+from evenly.errors import EvenlyError, first_line
+from evenly.files import AGAIN, as_path, atomic, unsealed
 from evenly.runs.differences import CORRECT, Correct
 from evenly.runs.folder import Config, read_config, read_results
 from evenly.runs.network import load_network
@@ -126,7 +125,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     Args:
         model: where the run trained a module of the user's own, a module of the same architecture; it is copied.
     """
-    path = Path(folder)
+    path = as_path(folder, "folder")
     config = read_config(path)
     results = read_results(path)
     network = None if model is None else load_network(config.network, path, model).eval()
@@ -137,10 +136,12 @@ def read_history(folder: Path) -> History:
     """The rows of the last stage in `metrics.jsonl`."""
     path = folder / "metrics.jsonl"
     try:
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [unsealed(line) for line in path.read_bytes().splitlines()]
         return [row for row in rows if row["stage"] == rows[-1]["stage"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EvenlyError(f"{path} cannot be read ({error}); remove the folder and train again") from None
+    except OSError as error:
+        raise EvenlyError(f"{path} cannot be read ({error.strerror}); {AGAIN}") from None
+    except (ValueError, KeyError, RecursionError) as error:
+        raise EvenlyError(f"{path} is damaged ({first_line(error)}); {AGAIN}") from None
 
 
 def read_selection(folder: Path) -> Selection | None:
@@ -150,7 +151,7 @@ def read_selection(folder: Path) -> Selection | None:
         return None
     details = {name: value if value.ndim else value.item() for name, value in arrays.items()}
     if missing := [name for name in ("indices", "times", "why") if name not in details]:
-        raise EvenlyError(f"{folder / 'selection.npz'} lacks {missing[0]}; remove the folder and train again")
+        raise EvenlyError(f"{folder / 'selection.npz'} is damaged (it lacks {missing[0]}); {AGAIN}")
     indices, times, why = (details.pop(name) for name in ("indices", "times", "why"))
     return Selection(torch.from_numpy(indices), torch.from_numpy(times), str(why), details)
 
@@ -161,7 +162,11 @@ def read_record(folder: Path) -> Recorded | None:
     if arrays is None:
         return None
     scores = arrays.get("forgetting_scores")
-    return Recorded(json.loads(arrays["history"].item()), None if scores is None else torch.from_numpy(scores))
+    try:
+        history = json.loads(arrays["history"].item())
+    except (ValueError, KeyError) as error:
+        raise EvenlyError(f"{folder / 'record.npz'} is damaged ({first_line(error)}); {AGAIN}") from None
+    return Recorded(history, None if scores is None else torch.from_numpy(scores))
 
 
 def read_correct(folder: Path, judged: str) -> Correct | None:
@@ -178,7 +183,7 @@ def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]] | None:
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in file.files if not names or name in names}
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
-        raise EvenlyError(f"{path} cannot be read ({error}); remove the folder and train again") from None
+    except Exception as error:  # a damaged file can raise anything in the reader
+        raise EvenlyError(f"{path} is damaged ({first_line(error)}); {AGAIN}") from None
