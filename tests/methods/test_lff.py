@@ -38,11 +38,11 @@ def test_both_networks_have_losses_in_training_and_the_debiased_one_counts(linea
     biased, debiased = linear(), linear()
     debiased.weight.data.mul_(-3)
     pair, x, y = Pair(biased, debiased), torch.randn(7, 5, dtype=torch.float64), torch.arange(7) % 2
-    each, right = losses_of_both(pair, x, y)
+    each, predicted = losses_of_both(pair, x, y)
     for column, network in enumerate((biased, debiased)):
         by_hand = -network(x).log_softmax(1)[torch.arange(7), y]
         torch.testing.assert_close(each[:, column], by_hand)
-    assert int(right) == int((debiased(x).argmax(1) == y).sum())
+    assert torch.equal(predicted, debiased(x).argmax(1))
     assert torch.equal(pair.eval()(x), debiased(x))
 
 

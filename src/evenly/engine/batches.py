@@ -158,14 +158,18 @@ class Batches:
 
     def _batch(self, x: Tensor, index: Tensor) -> Batch:
         group = None if self.split.groups is None else self.split.groups[index]
-        return Batch(x, self.split.labels[index], index, group)
+        return Batch(x, _rows(self.split.labels, index), index, group)
 
 
 def gathered(
     inputs: Tensor, index: Tensor, place: Tensor, epoch: Tensor, seed: Tensor, augment: Augment | None
 ) -> Tensor:
     """Rows of the inputs as a network sees them."""
-    return viewed(inputs[index], place, epoch, seed, augment)
+    return viewed(_rows(inputs, index), place, epoch, seed, augment)
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    return tensor[index] if tensor.is_cuda else tensor.index_select(0, index)  # which is faster on the CPU
 
 
 def viewed(x: Tensor, place: Tensor, epoch: Tensor, seed: Tensor, augment: Augment | None) -> Tensor:

@@ -189,7 +189,7 @@ class CapturedStep:
         owned = [(m, name, b) for m in step.model.modules() for name, b in m.named_buffers(recurse=False)]
         state = dict(step.state)
         before = {tensor: tensor.detach().clone() for tensor in _tensors(step.model, step.optimizer, step.state)}
-        seen, cost = step.seen.clone(), step.cost
+        cost = step.cost
         try:
             yield
         finally:
@@ -206,7 +206,7 @@ class CapturedStep:
                         tensor.copy_(before[tensor])
                     else:
                         tensor.zero_()
-                step.seen.copy_(seen)
+            step.read()  # forget what the rehearsals saw
             step.cost, step.per_example_loss = cost, self._plain_loss
             step.optimizer.zero_grad()
 

@@ -90,9 +90,9 @@ def lff(
 
 
 def losses_of_both(pair: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropies (B, 2) of the biased and the debiased network, and how many the debiased one has right."""
+    """Cross-entropies (B, 2) of the biased and the debiased network, and what the debiased one predicts (B,)."""
     biased, debiased = (whole(outputs) for outputs in pair(x))
-    return torch.stack([losses(biased, y), losses(debiased, y)], 1), (predictions(debiased.detach()) == y).sum()
+    return torch.stack([losses(biased, y), losses(debiased, y)], 1), predictions(debiased.detach())
 
 
 def generalised(cross_entropies: Tensor, q: float) -> Tensor:
