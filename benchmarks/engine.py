@@ -2,10 +2,10 @@
 
     python benchmarks/engine.py --rounds 15 --json engine.json
 
-An MLP 50-100-2 learns from 100,000 rows in batches of 128 by SGD with momentum, on one thread. `summing` is a plain loop
-that draws the same permutation, gathers each batch by index and sums loss and accuracy; `bare` sums nothing. Every round
-times an epoch of each, in random order, in seconds of the processor, which other processes do not lengthen. A ratio is
-that of the best times. All three must end in the same weights.
+An MLP 50-100-2 learns from 100,000 rows in batches of 128 by SGD with momentum, on one thread. `summing` is a plain
+loop that draws the same permutation, gathers each batch by index and sums loss and accuracy; `bare` sums nothing. Every
+round times an epoch of each, in random order, in seconds of the processor, which other processes do not lengthen. A
+ratio is that of the best times. All three must end in the same weights.
 """
 
 from __future__ import annotations

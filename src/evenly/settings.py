@@ -229,7 +229,7 @@ class Settings(Value):
         0.05,
         at_least(0),
         FLOAT32,
-        help="how far SAM moves the weights before it takes the gradient; ASAM's default is ten times this one",
+        help="how far SAM, LSAM or noise moves the weights before the gradient; ASAM's default is ten times this",
     )
     schedule: Schedule = setting(
         "constant", one_of(*SCHEDULES), help="learning rate over time: constant, step or cosine"

@@ -1,4 +1,4 @@
-"""`evenly methods`, `evenly datasets`, `evenly models` and `evenly cache`."""
+"""`evenly methods`, `datasets`, `models`, `optimizers` and `cache`."""
 
 import json
 
@@ -9,6 +9,7 @@ from PIL import Image
 from evenly.data import DATASETS
 from evenly.methods import METHODS
 from evenly.models import MODELS, TEXT_MODELS
+from evenly.optim.registry import BASES, PERTURBED
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,7 @@ from evenly.models import MODELS, TEXT_MODELS
         ("methods", set(METHODS)),
         ("datasets", {*DATASETS, "FILE.csv", "FILE.npz", "FOLDER"}),
         ("models", {*MODELS, *TEXT_MODELS, "hf:FOLDER", "torchvision:NAME", "timm:NAME"}),
+        ("optimizers", {*BASES, *PERTURBED, "sam:adamw"}),
     ],
 )
 def test_lists(done, verb, names):

@@ -82,7 +82,7 @@ def places():
     return list(torch.randperm(60, generator=torch.Generator().manual_seed(5)).split(16))
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "sam", "asam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "sam", "asam", "lsam", "sam:adamw"])
 def test_replays_end_where_plain_steps_do(optimizer):
     captured, (step, batches) = recorded(optimizer), made(optimizer)
     for epoch in range(2):

@@ -95,7 +95,7 @@ def test_the_early_stage_is_counted_and_the_control_repeats_as_many(everything):
         assert control.plan.budget == run.results.cost
 
 
-@pytest.mark.parametrize("optimizer", ["sam", "asam"])
+@pytest.mark.parametrize("optimizer", ["sam", "asam", "lsam"])
 def test_sam_is_compared_with_twice_the_epochs_of_sgd_and_its_schedule_rescaled(draw, optimizer):
     table = compare(draw, methods=["erm"], optimizers=[optimizer], seeds=1, schedule="step", **QUICK)
     runs = runs_of(table)
@@ -104,6 +104,15 @@ def test_sam_is_compared_with_twice_the_epochs_of_sgd_and_its_schedule_rescaled(
     assert (len(sam.history), len(plain.history)) == (EPOCHS, 2 * EPOCHS)
     assert [row["lr"] for row in plain.history] == pytest.approx([0.1] * 4 + [0.01] * 2 + [0.001] * 2)
     assert ("rho" in table.plan.differs) == (optimizer == "asam")
+
+
+def test_each_optimizer_is_compared_with_its_base_at_equal_cost(draw):
+    named = ["sam:adamw", "random_perturbation", "sam:sgd", "sam"]
+    rows = by_name(compare(draw, methods=["erm"], optimizers=named, seeds=1, **QUICK))
+    costs = {name: row.result.cost / (EPOCHS * N) for (name, _), row in rows.items()}
+    twice = ["erm+sam:adamw", "erm+adamw at the cost of erm+sam:adamw", "erm+sam", "erm+sgd at the cost of erm+sam"]
+    assert costs == {"erm+random_perturbation": 1, "erm+sgd": 1, **dict.fromkeys(twice, 2)}
+    assert rows["erm+random_perturbation", 0].control.name == "erm+sgd"
 
 
 def test_sam_with_another_method_keeps_sam_in_its_control(draw):

@@ -101,9 +101,10 @@ def test_the_papers_own_rates(images):
 
 
 def test_asams_radius_is_ten_times_sams_unless_it_is_given(images):
-    assert ADAPTIVE == {"asam": 10.0}
+    assert ADAPTIVE == {"asam": 10.0, "asam:adam": 10.0, "asam:adamw": 10.0}
     assert planned(images(), optimizer="sam").settings.rho == DEFAULTS.rho == 0.05
     assert planned(images(), optimizer="asam").settings.rho == pytest.approx(0.5)
+    assert planned(images(), optimizer="asam:sgd") == planned(images(), optimizer="asam")
     assert planned(images(), optimizer="asam", rho=0.05).settings.rho == 0.05
     data = images(recipe={"rho": 0.02})
     assert planned(data, optimizer="asam").settings.rho == pytest.approx(0.2)

@@ -193,7 +193,7 @@ def test_a_sweep_resumes_and_others_can_be_added(draw, tmp_path, executed):
         ({"usefull.factor": [2]}, {}, "did you mean 'useful'"),
         ({"useful.factr": [2]}, {}, "no option of useful is called 'factr'; did you mean 'factor'"),
         ({"pde.every": [2]}, {}, r"sweep 'pde\.every' varies no arm, none has method pde"),
-        ({"rho": [0.1]}, {}, "sweep 'rho' varies no arm, none has optimizer sam or asam"),
+        ({"rho": [0.1]}, {}, "sweep 'rho' varies no arm, none has an optimizer with it, e.g. sam"),
         ({"select": ["last"]}, {}, "select cannot be swept, one table has one selection rule"),
         ({"batch_size": []}, {}, "sweep of batch_size has no values"),
         ({"batch_size": 8}, {}, "sweep of batch_size is 8, not a list"),

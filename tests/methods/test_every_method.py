@@ -18,10 +18,13 @@ import evenly
 from evenly import Data, Split
 from evenly.engine import Checkpoints, measure
 from evenly.methods import METHODS
+from evenly.optim.registry import OPTIMIZERS, passes
 
 each_method = pytest.mark.parametrize("method", METHODS)
 each_pair = pytest.mark.parametrize(
-    ("method", "optimizer"), [(method, optimizer) for method in METHODS for optimizer in ("sgd", "sam")]
+    ("method", "optimizer"),
+    [(method, optimizer) for method in METHODS for optimizer in ("sgd", "sam")]
+    + [("erm", optimizer) for optimizer in OPTIMIZERS if optimizer not in ("sgd", "sam")],
 )
 
 
@@ -73,8 +76,11 @@ def test_leaves_no_trace_in_random_states_module_or_data(
 INFERRED = [("pde", "useful"), ("group_dro", "eiil"), ("dfr", "useful"), ("jtt", "eiil")]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "sam"])
-@pytest.mark.parametrize(("method", "infer"), [(m, None) for m in METHODS] + INFERRED)
+@pytest.mark.parametrize(
+    ("method", "infer", "optimizer"),
+    [(*pair, optimizer) for pair in [(m, None) for m in METHODS] + INFERRED for optimizer in ("sgd", "sam")]
+    + [("erm", None, optimizer) for optimizer in ("asam", "lsam", "random_perturbation", "sam:adamw")],
+)
 def test_stopped_after_every_write_it_ends_in_the_same_bits(
     train: Any, tiny: Any, tmp_path: Path, monkeypatch: Any, method: str, infer: str | None, optimizer: str
 ) -> None:
@@ -134,10 +140,10 @@ def test_the_cost_is_what_was_computed(watch: Any, engine: Any, method: str, opt
     assert run.evaluation_cost == 0
     shown = sum(sum(epoch.values()) for epoch in seen.epochs)
     assert shown == seen.gradients
-    assert sum(row["examples"] for row in run.history) * (2 if optimizer == "sam" else 1) <= shown
+    assert sum(row["examples"] for row in run.history) * passes(optimizer) <= shown
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "asam"])
+@pytest.mark.parametrize("optimizer", ["adam", "asam", "lsam", "random_perturbation", "sam:adamw"])
 @each_method
 def test_combines_with_the_other_optimizers(train: Any, tiny: Any, net: Any, method: str, optimizer: str) -> None:
     model = net()

@@ -286,6 +286,15 @@ def test_a_setting_that_is_no_positive_number(p, name, wrapper_name, make, value
     ("make", "match"),
     [
         (lambda p: SAM(torch.optim.SGD), r"got the class SGD; give an instance: torch.optim.SGD\(model.parameters\(\)"),
+        (
+            lambda p: SAM([p], torch.optim.SGD, rho=0.05, lr=0.1),
+            r"SAM wraps an optimizer, got the class SGD; "
+            r"write SAM\(torch\.optim\.SGD\(model\.parameters\(\), lr=0\.1\), rho=0\.05\)$",
+        ),
+        (
+            lambda p: ASAM([p], base_optimizer=torch.optim.AdamW, adaptive=True),
+            r"write ASAM\(torch\.optim\.AdamW\(model\.parameters\(\)\)\)$",
+        ),
         (lambda p: LSAM(torch.optim.SGD, [p]), "`base` must be an optimizer, got the class SGD"),
         (lambda p: SAM(q for q in [p]), "`base` must be a torch optimizer, got a generator"),
         (lambda p: ASAM(SAM(sgd(p))), "`base` is a SAM, which already perturbs; wrap a SGD instead"),

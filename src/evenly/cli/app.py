@@ -29,7 +29,7 @@ app = typer.Typer(
 )  # fmt: skip
 for verb in (
     compare.demo, train.train, compare.compare, use.predict, use.export, audit.audit, stability.stability, use.report,
-    lists.methods, lists.datasets, lists.models, lists.cache,
+    lists.methods, lists.datasets, lists.models, lists.optimizers, lists.cache,
 ):  # fmt: skip
     app.command()(verb)
 

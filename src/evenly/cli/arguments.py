@@ -177,7 +177,8 @@ def default_folder(data: str, *words: object, typed: Mapping[str, Any]) -> Calla
     def folder(config: Any) -> Path:
         content = json.dumps(config, sort_keys=True) if isinstance(config, Mapping) else config.digest
         digest = hashlib.sha256(content.encode()).hexdigest()[:6]
-        return out_of(data, Path("runs") / "-".join(filter(None, [name, *map(str, words), shown, digest])))
+        parts = [name, *(str(word).replace(":", "-") for word in words), shown, digest]  # sam:adamw
+        return out_of(data, Path("runs") / "-".join(filter(None, parts)))
 
     return folder
 

@@ -48,9 +48,7 @@ def compare(
     ] = None,
     optimizers: Annotated[
         str | None,
-        typer.Option(
-            help="Any of sgd, adam, adamw, sam, asam. [default: sgd]", metavar="NAME,NAME", show_default=False
-        ),
+        typer.Option(help="Names from `evenly optimizers`. [default: sgd]", metavar="NAME,NAME", show_default=False),
     ] = None,
     seeds: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""evenly methods, evenly datasets, evenly models and evenly cache: what there is, one line each"""
+"""evenly methods, datasets, models, optimizers and cache: what there is, one line each"""
 
 from __future__ import annotations
 
@@ -60,6 +60,20 @@ def models(as_json: Json = False) -> None:
         rows[f"{library}:NAME"] = (
             f"any model of {library} where it is installed; weights from a local file with --model-option weights=FILE"
         )
+    show_list(rows, as_json)
+
+
+def optimizers(as_json: Json = False) -> None:
+    """List the optimizers.
+
+    Example: evenly optimizers
+    """
+    from evenly.optim.registry import BASES, PERTURBED
+    from evenly.report.console import show_list
+
+    rows = {name: summary for name, (_, summary) in BASES.items()}
+    rows |= {name: f"{summary}; over SGD" for name, (*_, summary) in PERTURBED.items()}
+    rows["sam:adamw"] = f"any of {', '.join(PERTURBED)} over any of {', '.join(BASES)}"
     show_list(rows, as_json)
 
 

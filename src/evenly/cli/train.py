@@ -41,7 +41,7 @@ def train(
     ] = None,
     optimizer: Annotated[
         str | None,
-        typer.Option(help="sgd, adam, adamw, sam or asam. [default: sgd]", metavar="NAME", show_default=False),
+        typer.Option(help="A name from `evenly optimizers`. [default: sgd]", metavar="NAME", show_default=False),
     ] = None,
     model: ModelName = None,
     option: Annotated[

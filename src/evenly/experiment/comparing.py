@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 
 from evenly.data import Data
 from evenly.engine.progress import Progress, log
-from evenly.errors import EvenlyError, unknown
+from evenly.errors import EvenlyError
 from evenly.experiment.execute import Show, check_method, device_named, execute, largest_images, prepare
 from evenly.experiment.request import (
     SETTINGS,
@@ -38,7 +38,7 @@ from evenly.experiment.request import (
 from evenly.experiment.sweep import Pair, checked_sweep, points, settings_and_options, values_for_all, values_of, varies
 from evenly.files import as_path, holds_something, make_folder, read_json, unused, write_json
 from evenly.methods import find
-from evenly.optim.registry import ADAPTIVE, OPTIMIZERS, PLAIN, builder
+from evenly.optim.registry import ADAPTIVE, PLAIN, builder, known_name, passes
 from evenly.parallel.seeds import run_seeds
 from evenly.randomness import on_threads
 from evenly.report.run_words import start_words
@@ -114,7 +114,7 @@ def compare(
         place,
         model,
         tuple(dict.fromkeys([methods] if isinstance(methods, str) else methods)),
-        tuple(dict.fromkeys([optimizers] if isinstance(optimizers, str) else optimizers)),
+        tuple(dict.fromkeys(map(known_name, [optimizers] if isinstance(optimizers, str) else optimizers))),
         seed_numbers(seeds),
         values,
         dict(options or {}),
@@ -205,7 +205,7 @@ class Asked:
     def pairs(self) -> list[Pair]:
         """The method and the optimizer of every arm, none twice, ordered by optimizer."""
         pairs = [
-            (name.split("+")[0], optimizer)
+            (name.split("+")[0], known_name(optimizer))
             for name in self.methods
             for optimizer in (name.split("+")[1:] if "+" in name else self.optimizers)
         ]
@@ -221,9 +221,6 @@ class Asked:
         """Refuse what cannot work; with plain numbers."""
         for method in [*(method for method, _ in self.pairs), *self.options]:
             find(method)
-        for _, optimizer in self.pairs:
-            if optimizer not in OPTIMIZERS:
-                raise unknown("optimizer", optimizer, OPTIMIZERS)
         controls = {control[0] for pair in self.pairs if self.controls and (control := _control(*pair))}
         for method in self.options:
             if method not in {*dict(self.pairs), *controls}:
@@ -340,8 +337,8 @@ def arms_and_controls(asked: Asked, data: Data) -> list[ArmPlan]:
         values = {**asked.settings, **its_swept, **asked.options.get(control_pair[0], {}), **shared}
         erm = erm_settings(asked.request(control_pair, {**asked.settings, **its_swept}), data)
         control = plan_for(asked.request(control_pair, values), data, spec, seed, erm.epochs)
-        passes = (2 if control_pair[1] in PLAIN else 1) if control_pair[0] == "erm" and not shared else None
-        arms.append(ArmPlan(arm, plan, reference, Arm(*control_pair, plain(its_swept)), control, passes))
+        uncut = passes(control_pair[1]) if control_pair[0] == "erm" and not shared else None
+        arms.append(ArmPlan(arm, plan, reference, Arm(*control_pair, plain(its_swept)), control, uncut))
     return arms
 
 

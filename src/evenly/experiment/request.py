@@ -28,7 +28,7 @@ from evenly.methods import METHODS, find
 from evenly.models import RECIPES
 from evenly.models import find as find_model
 from evenly.models.texts import TEXT_RECIPES, find_text_model
-from evenly.optim.registry import ADAPTIVE
+from evenly.optim.registry import ADAPTIVE, known_name
 from evenly.runs.plan import DataSpec, MethodSpec, Model, ModelSpec, OptimizerSpec, Plan
 from evenly.settings import BY_GROUP, Execution, Option, Recording, Settings, above, at_least, checked, settings_of
 from evenly.values import name_of, plain
@@ -276,8 +276,8 @@ def _resolved(request: Request, data: Data) -> tuple[Settings, dict[str, Any], M
         raise EvenlyError(f"infer {values['infer']!r} is how groups are inferred; give groups='infer' as well")
     settings = _settings(values, request.prefers, data)
     Augment(settings.augment)  # which refuses options that it does not have
-    if isinstance(request.optimizer, str) and request.optimizer in ADAPTIVE and "rho" not in request.values:
-        settings = evolve(settings, rho=settings.rho * ADAPTIVE[request.optimizer])
+    if isinstance(request.optimizer, str) and "rho" not in request.values:
+        settings = evolve(settings, rho=settings.rho * ADAPTIVE.get(known_name(request.optimizer), 1))
     own = {name: value for name, value in given.items() if name in method.options}
     options = {name: option.default for name, option in method.options.items()} | method.checked(own)
     return settings, plain(options), model, model_options
@@ -326,7 +326,7 @@ def _model_spec(model: Model, options: Mapping[str, Any]) -> ModelSpec:
 def _optimizer_spec(optimizer: str | Callable[[Any], Optimizer]) -> OptimizerSpec:
     """An optimizer of the user's own by what it builds, so that another is not taken for it on resume."""
     if isinstance(optimizer, str):
-        return OptimizerSpec(optimizer)
+        return OptimizerSpec(known_name(optimizer))
     if not callable(optimizer):
         raise EvenlyError(f"an optimizer is a name or a function from parameters to an optimizer, got {optimizer!r}")
     built = optimizer([nn.Parameter(torch.zeros(1))])

@@ -37,7 +37,7 @@ def checked_sweep(
         if setting == "select":
             raise EvenlyError(f"{name} cannot be swept, one table has one selection rule; compare once for each rule")
         if not any(varies(name, *pair) for pair in pairs):
-            missing = f"method {method}" if method and method not in dict(pairs) else f"optimizer {' or '.join(PLAIN)}"
+            missing = f"method {method}" if method and method not in dict(pairs) else "an optimizer with it, e.g. sam"
             raise EvenlyError(f"sweep {name!r} varies no arm, none has {missing}; add one that has it")
         fixed = [options.get(method, {})] if method else [settings, *options.values()]
         if fixed := [own[setting] for own in fixed if setting in own]:

@@ -63,7 +63,7 @@ def train(
             labels[, groups]), which the seed divides 60/20/20 as it does the rows of a file.
         model: a name, a function that builds a network, or a module to start from (it is copied, never changed).
         method: a name from `evenly methods`.
-        optimizer: a name ("sgd", "adam", "adamw", "sam", "asam") or a function from parameters to an optimizer.
+        optimizer: a name from `evenly optimizers` ("sam", "sam:adamw"), or a function from parameters to an optimizer.
         seed: decides the data (of a synthetic set), the initial weights and every draw.
         budget: example-gradients to stop at, instead of epochs; for erm and random_upsample, which serve as controls.
         record: what to measure as the network learns, and when (`evenly.settings.Recording`), e.g.

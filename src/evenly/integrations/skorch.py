@@ -41,7 +41,7 @@ class PerturbedFactory:
 
     def __call__(self, params: Any, **settings: Any) -> PerturbedOptimizer:
         settings = {**self.settings, **settings}
-        names = (*self.method.settings, "check_finite")
+        names = (*self.method.settings, "check_finite", "rounding")
         own = {name: settings.pop(name) for name in names if name in settings}
         return self.method(self.base(params, **settings), **own)
 
@@ -55,8 +55,8 @@ def sam_optimizer(
         base: the class of the optimizer that steps.
         method: SAM, ASAM or RandomPerturbation. LSAM needs the parameters it perturbs: create it in the net's
             ``initialize_optimizer``.
-        settings: of both (rho, check_finite, momentum, ...). The net's ``optimizer__rho=...`` etc. override these;
-            ``optimizer__param_groups`` may give groups a rho of their own.
+        settings: of both (rho, check_finite, rounding, momentum, ...). The net's ``optimizer__rho=...`` etc. override
+            these; ``optimizer__param_groups`` may give groups a rho of their own.
     """
     if not (isinstance(method, type) and issubclass(method, PerturbedOptimizer)):
         raise EvenlyError(f"`method` must be evenly.SAM, ASAM or RandomPerturbation, got {method!r}")

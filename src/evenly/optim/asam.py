@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from evenly.optim.foreach import norm
-from evenly.optim.perturbed import Part, Shift
+from evenly.optim.perturbed import Part, Rounding, Shift
 from evenly.optim.sharpness_aware import SharpnessAware
 
 
@@ -36,7 +36,7 @@ class ASAM(SharpnessAware):
             other parameter is scaled, including embeddings and the weights of normalization layers. Without a model,
             every tensor of fewer than two dimensions counts as a bias, also a normalization layer's weight.
             Otherwise as in :class:`~evenly.optim.sam.SAM`.
-        local, check_finite: as in :class:`~evenly.optim.sam.SAM`.
+        local, check_finite, rounding: as in :class:`~evenly.optim.sam.SAM`.
     """
 
     settings = ("rho", "eta")
@@ -50,8 +50,9 @@ class ASAM(SharpnessAware):
         model: nn.Module | None = None,
         local: bool = False,
         check_finite: bool = False,
+        rounding: Rounding = "nearest",
     ) -> None:
-        super().__init__(base, model=model, local=local, check_finite=check_finite, rho=rho, eta=eta)
+        super().__init__(base, model=model, local=local, check_finite=check_finite, rounding=rounding, rho=rho, eta=eta)
 
     def perturbation(self) -> Iterator[Shift]:
         parts = self.gradients()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from evenly.errors import EvenlyError
-from evenly.optim.perturbed import Shift, check_base
+from evenly.optim.perturbed import Rounding, Shift, check_base
 from evenly.optim.sam import along_gradient
 from evenly.optim.sharpness_aware import SharpnessAware
 
@@ -30,7 +30,7 @@ class LSAM(SharpnessAware):
         base: the optimizer that steps.
         params: the parameters to perturb, each one held by ``base``.
         rho: the radius in the space of ``params``; a parameter group may have its own ``"rho"``.
-        model, local, check_finite: as in :class:`~evenly.optim.sam.SAM`.
+        model, local, check_finite, rounding: as in :class:`~evenly.optim.sam.SAM`.
     """
 
     settings = ("rho",)
@@ -45,6 +45,7 @@ class LSAM(SharpnessAware):
         model: nn.Module | None = None,
         local: bool = False,
         check_finite: bool = False,
+        rounding: Rounding = "nearest",
     ) -> None:
         self.params = list(params)
         held = {p for group in check_base(base).param_groups for p in group["params"]}
@@ -56,7 +57,7 @@ class LSAM(SharpnessAware):
                     f"parameter {index} of `params`, of shape {tuple(p.shape)}, is not in the base optimizer; "
                     f"give it to {type(base).__name__} as well, or leave it out"
                 )
-        super().__init__(base, model=model, local=local, check_finite=check_finite, rho=rho)
+        super().__init__(base, model=model, local=local, check_finite=check_finite, rounding=rounding, rho=rho)
 
     def perturbation(self) -> Iterator[Shift]:
         return along_gradient(self.gradients(subset=set(self.params)))

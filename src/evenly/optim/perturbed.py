@@ -8,11 +8,12 @@ Restoring the weights is exact. Broken closures are refused.
 from __future__ import annotations
 
 import math
+import warnings
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
@@ -21,12 +22,15 @@ from torch.amp import GradScaler
 from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
-from evenly.errors import EvenlyError
-from evenly.optim.foreach import add_divided, group_tensors, norm
+from evenly.errors import EvenlyError, EvenlyWarning
+from evenly.optim.foreach import add_divided, add_rounded, group_tensors, norm
 from evenly.optim.snapshot import Snapshot
 
 Loss = TypeVar("Loss")
+Rounding = Literal["nearest", "stochastic"]
 HALF = (torch.float16, torch.bfloat16)
+ENOUGH = 0.95
+"""The share of a perturbation below which its rounding to half precision is worth a warning."""
 
 
 class Part(NamedTuple):
@@ -106,17 +110,40 @@ class PerturbedOptimizer(Optimizer):
             perturbation. To clip gradients in any precision, register a step pre-hook on the base: it runs on the
             unscaled gradients, after the last pass.
         check_finite: raise on a gradient that is not finite. Reads one number per pass from the device.
+        rounding: of w + eps where the weights are stored in bfloat16 or float16. "nearest" loses what is below half
+            the distance between two such numbers, which in a large network is most of eps; the first step warns with
+            the share that is left. "stochastic" rounds up or down at random, with mean w + eps. It draws from torch's
+            global generator of the device, as dropout does.
         settings: the method's settings, each > 0, with the names in :attr:`settings`.
     """
 
     settings: ClassVar[tuple[str, ...]]
     base: Optimizer
     check_finite: bool
+    rounding: Rounding
     ascended: bool
     """Whether the weights are perturbed now."""
 
-    def __init__(self, base: Optimizer, *, check_finite: bool, **settings: float) -> None:
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        given = (*args[1:], *settings.values())
+        if kind := next((each for each in given if isinstance(each, type) and issubclass(each, Optimizer)), None):
+            own = "".join(f", {name}={value}" for name, value in settings.items() if name in cls.settings)
+            rest = {name: value for name, value in settings.items() if isinstance(value, int | float)}
+            of_base = "".join(
+                f", {name}={value}" for name, value in rest.items() if name not in (*cls.settings, "adaptive")
+            )
+            raise EvenlyError(
+                f"{cls.__name__} wraps an optimizer, got the class {kind.__name__}; "
+                f"write {cls.__name__}(torch.optim.{kind.__name__}(model.parameters(){of_base}){own})"
+            )
+        return super().__new__(cls)
+
+    def __init__(
+        self, base: Optimizer, *, check_finite: bool, rounding: Rounding = "nearest", **settings: float
+    ) -> None:
         base = check_base(base)
+        if rounding not in get_args(Rounding):
+            raise EvenlyError(f"`rounding` must be nearest or stochastic, got {rounding!r}")
         for name, value in settings.items():
             self._refuse_unless_positive(name, value)
             if name in base.defaults:
@@ -130,7 +157,7 @@ class PerturbedOptimizer(Optimizer):
         for group in base.param_groups:
             group.update({name: group.get(name, value) for name, value in settings.items()})
         # Not Optimizer.__init__: it would make groups and a state of its own.
-        self.__setstate__({"base": base, "check_finite": check_finite})
+        self.__setstate__({"base": base, "check_finite": check_finite, "rounding": rounding})
 
     @abstractmethod
     def perturbation(self) -> Iterable[Shift]:
@@ -146,7 +173,10 @@ class PerturbedOptimizer(Optimizer):
         self._weights.take(param for shift in shifts for param in shift.params)
         self.ascended = True
         for shift in shifts:
-            add_divided(*shift)
+            stochastic = self.rounding == "stochastic" and shift.params[0].dtype in HALF
+            (add_rounded if stochastic else add_divided)(*shift)
+        if not self._share_is_known:
+            self._warn_if_rounded_away(shifts)
         # Autocast around the whole step would reuse its half-precision copies of the old weights in the next pass.
         torch.clear_autocast_cache()
 
@@ -159,6 +189,30 @@ class PerturbedOptimizer(Optimizer):
         self._weights.put_back()
         self.ascended = False
         torch.clear_autocast_cache()
+
+    def _warn_if_rounded_away(self, shifts: list[Shift]) -> None:
+        """Once: the share <moved, eps> / <eps, eps> of eps that is left where the weights are in half precision."""
+        half = [shift for shift in shifts if shift.params[0].dtype in HALF]
+        self._share_is_known = self.rounding == "stochastic" or not half
+        if self._share_is_known or (half[0].params[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+            return
+        products = []
+        for params, directions, divisor in half:
+            for param, direction in zip(params, directions, strict=True):
+                eps = direction.float() / divisor.to(direction.device, torch.float32)
+                moved = param.float() - self._weights.copy_of(param).float()
+                products.append(torch.stack([(moved * eps).sum(), (eps * eps).sum()]).cpu())
+        left, whole = torch.stack(products).sum(0).tolist()
+        share = left / whole if whole else math.nan
+        self._share_is_known = math.isfinite(share)  # at a gradient of 0 there is no share
+        if share < ENOUGH:
+            dtype = str(half[0].params[0].dtype).removeprefix("torch.")
+            warnings.warn(
+                f"{share:.0%} of the perturbation of {type(self).__name__} is left when rounded to weights in {dtype}; "
+                "keep the weights in float32 under autocast, or give rounding='stochastic'",
+                EvenlyWarning,
+                stacklevel=2,
+            )
 
     @contextmanager
     def perturbed(self) -> Iterator[None]:
@@ -302,7 +356,7 @@ class PerturbedOptimizer(Optimizer):
             group.update({name: group.get(name, value) for name, value in settings.items()})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"base": self.base, "check_finite": self.check_finite}
+        return {"base": self.base, "check_finite": self.check_finite, "rounding": self.rounding}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         base = state["base"]
@@ -311,7 +365,7 @@ class PerturbedOptimizer(Optimizer):
         for moment in ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post"):
             setattr(self, f"_optimizer_{moment}_hooks", getattr(base, f"_optimizer_{moment}_hooks"))
         self._weights = Snapshot()
-        self.ascended = False
+        self.ascended = self._share_is_known = False
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={self.defaults[name]}" for name in self.settings)

@@ -20,7 +20,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from evenly.optim.foreach import group_tensors
-from evenly.optim.perturbed import Loss, PerturbedOptimizer, Shift
+from evenly.optim.perturbed import Loss, PerturbedOptimizer, Rounding, Shift
 
 
 class RandomPerturbation(PerturbedOptimizer):
@@ -36,12 +36,15 @@ class RandomPerturbation(PerturbedOptimizer):
         sigma: the noise's standard deviation in each coordinate; its length is about sigma sqrt(d) for d
             parameters. A parameter group may have its own ``"sigma"``.
         check_finite: raise if a gradient is not finite.
+        rounding: "stochastic" keeps noise that is small beside weights stored in half precision.
     """
 
     settings = ("sigma",)
 
-    def __init__(self, base: Optimizer, sigma: float = 0.01, *, check_finite: bool = False) -> None:
-        super().__init__(base, check_finite=check_finite, sigma=sigma)
+    def __init__(
+        self, base: Optimizer, sigma: float = 0.01, *, check_finite: bool = False, rounding: Rounding = "nearest"
+    ) -> None:
+        super().__init__(base, check_finite=check_finite, rounding=rounding, sigma=sigma)
 
     def perturbation(self) -> Iterator[Shift]:
         for group in self.param_groups:

@@ -20,7 +20,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from evenly.optim.foreach import norm
-from evenly.optim.perturbed import Part, Shift
+from evenly.optim.perturbed import Part, Rounding, Shift
 from evenly.optim.sharpness_aware import SharpnessAware
 
 
@@ -35,6 +35,7 @@ class SAM(SharpnessAware):
             captured step, required for ``local``.
         local: perturb each replica by its own gradient (m-sharpness, Foret et al. Section 4.1).
         check_finite: raise if a gradient is not finite.
+        rounding: "stochastic" keeps the perturbation of a large network whose weights are stored in half precision.
     """
 
     settings = ("rho",)
@@ -47,8 +48,9 @@ class SAM(SharpnessAware):
         model: nn.Module | None = None,
         local: bool = False,
         check_finite: bool = False,
+        rounding: Rounding = "nearest",
     ) -> None:
-        super().__init__(base, model=model, local=local, check_finite=check_finite, rho=rho)
+        super().__init__(base, model=model, local=local, check_finite=check_finite, rounding=rounding, rho=rho)
 
     def perturbation(self) -> Iterator[Shift]:
         return along_gradient(self.gradients())

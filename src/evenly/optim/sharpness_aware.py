@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from evenly.errors import EvenlyError
-from evenly.optim.perturbed import Loss, PerturbedOptimizer
+from evenly.optim.perturbed import Loss, PerturbedOptimizer, Rounding
 from evenly.optim.snapshot import Snapshot
 
 RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -42,6 +42,8 @@ class SharpnessAware(PerturbedOptimizer):
             (m-sharpness, m examples per replica) instead of the whole batch's. ``model`` must then be the
             DistributedDataParallel that the closure calls.
         check_finite: raise if a gradient is not finite.
+        rounding: of the perturbed weights, "nearest" or "stochastic", where they are stored in half precision; see
+            :class:`~evenly.optim.perturbed.PerturbedOptimizer`.
     """
 
     local: bool
@@ -58,11 +60,12 @@ class SharpnessAware(PerturbedOptimizer):
         model: nn.Module | None,
         local: bool,
         check_finite: bool,
+        rounding: Rounding,
         **settings: float,
     ) -> None:
         self.local = local
         self.model = model
-        super().__init__(base, check_finite=check_finite, **settings)
+        super().__init__(base, check_finite=check_finite, rounding=rounding, **settings)
 
     @_disable_dynamo
     @torch.no_grad()

@@ -34,7 +34,7 @@ class Snapshot:
         layout = [_layout(t) for t in tensors]
         if layout != self._layout or not all(map(is_, tensors, self._last)):
             self._last, self._layout = tensors, layout
-            self._pairs = [(originals, [self._copy_of(t) for t in originals]) for originals in group_tensors(tensors)]
+            self._pairs = [(originals, [self.copy_of(t) for t in originals]) for originals in group_tensors(tensors)]
         self._taken = self._pairs
         for originals, copies in self._taken:
             torch._foreach_copy_(copies, originals)
@@ -44,7 +44,8 @@ class Snapshot:
             torch._foreach_copy_(originals, copies)
         self._taken = []
 
-    def _copy_of(self, tensor: Tensor) -> Tensor:
+    def copy_of(self, tensor: Tensor) -> Tensor:
+        """The memory of its copy: what :meth:`take` found in it last."""
         copy: Tensor | None = self._memory.get(tensor)
         # model.to(...) moves a parameter's data without making a new parameter
         if copy is None or _layout(copy) != _layout(tensor):

@@ -104,7 +104,8 @@ class Plan(Value):
     @property
     def folder_name(self) -> str:
         """A name for its folder: method, optimizer and seed for the reader, the digest for its identity."""
-        return f"{self.method.name}-{self.optimizer.name}-seed{self.seed}-{self.digest[:8]}"
+        optimizer = self.optimizer.name.replace(":", "-")  # sam:adamw; not every system has colons in names
+        return f"{self.method.name}-{optimizer}-seed{self.seed}-{self.digest[:8]}"
 
     def completed(self, arm: RunResult) -> Plan:
         """A control's plan once its arm has run: cut to the arm's cost, repeating as many examples as the arm did.
