@@ -24,6 +24,7 @@ VERBS = [
     "methods",
     "datasets",
     "models",
+    "optimizers",
     "cache",
 ]
 

@@ -72,6 +72,6 @@ def test_a_perturbation_over_sgd_has_one_name_and_unknown_names_are_refused():
 
 
 def test_a_perturbation_of_radius_0_is_refused():
-    with pytest.raises(EvenlyError, match="rho must be above 0 with random_perturbation, got 0.0"):
+    with pytest.raises(EvenlyError, match="rho must be above 0 with random_perturbation, got 0"):
         builder("random_perturbation", rho=0.0)
     builder("adam", rho=0.0)
