@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -16,7 +16,6 @@ import typer
 
 import evenly
 from evenly.cli.app import app
-from evenly.methods import registry
 from evenly.runs.comparison import Comparison
 from evenly.runs.results import RunResult
 from evenly.runs.summary import summarise
@@ -28,23 +27,16 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"(?:^    (?:\$ )?|`|&& |; )(evenly (?:[a-z]+|--)[^\n`;#]*)", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [page for page in TEXTS if BLOCK.search(page.read_text())], ids=lambda page: page.name)
-def test_python_blocks_run_one_after_the_other(page, tmp_path, monkeypatch):
-    """In a new folder, with nothing defined before the first."""
-    monkeypatch.chdir(tmp_path)
-    names = {"__name__": "__main__"}
-    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))  # the method of CONTRIBUTING is not to remain
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        for number, block in enumerate(BLOCK.findall(page.read_text())):
-            exec(compile(block, f"{page.name}, block {number}", "exec"), names)
-    if page.name == "audit.md":
-        assert "Times forgotten" in Path("audit.html").read_text()
-        assert [row["name"] for row in names["series"].history] == [f"epoch-{epoch}" for epoch in range(1, 5)]
-        recorded = [row["gini_real"] for row in names["recorder"].history]
-        assert [row["gini_real"] for row in names["series"].history][1::2] == recorded
-    if page.name == "stability.md":
-        assert len(names["tracker"].history) == 2
-        assert "stable" in printed.getvalue() or "diverge" in printed.getvalue()
+BLOCKS = {
+    f"{page.name}-{number}": block for page in TEXTS for number, block in enumerate(BLOCK.findall(page.read_text()))
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+def test_a_block_of_python_runs_as_pasted(block, tmp_path):
+    """By itself: in a new process and folder, with nothing imported or defined before."""
+    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_commands_have_the_options_that_they_use():
