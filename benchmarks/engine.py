@@ -1,6 +1,6 @@
 """What an epoch of evenly's engine costs on the CPU, in epochs of plain loops that train the same network.
 
-    python benchmarks/engine.py --rounds 15 --json engine.json
+    python benchmarks/engine.py --rounds 40 --json engine.json
 
 An MLP 50-100-2 learns from 100,000 rows in batches of 128 by SGD with momentum, on one thread. `summing` is a plain
 loop that draws the same permutation, gathers each batch by index and sums loss and accuracy; `bare` sums nothing. Every
@@ -80,7 +80,7 @@ def measured(rounds: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
