@@ -51,16 +51,11 @@ def test_random_noise_is_as_long_as_sams_perturbation():
     )
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(name for name in MODELS if "cubic" not in name))  # these have one layer
 def test_the_last_layer_of_every_model_gives_its_outputs(name):
-    with torch.device("meta"):
-        try:
-            build, _ = factory(name, (3, 32, 32), 7, 0)
-            model = build()
-        except EvenlyError:
-            pytest.skip("not a network of images")
+    model = factory(name, (3, 32, 32), 7, 0)[0]()
     matrix, *rest = last_layer(list(model.parameters()))
-    assert len(matrix) in (7, 1)
+    assert len(matrix) == 7
     assert [tuple(bias.shape) for bias in rest] in ([], [(len(matrix),)])
 
 
