@@ -127,7 +127,7 @@ def test_workers_ignore_ctrl_c_where_the_command_was_started_to_ignore_it(monkey
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         seeds._start_worker()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         seeds._start_worker()
         assert callable(signal.getsignal(signal.SIGINT))
     finally:

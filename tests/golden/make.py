@@ -291,7 +291,7 @@ RECORDED = (
     f"images.npz {SHORT} --record forgetting=true --record probes=true --record importance=0.05 --record spectrum=2"
     " --record l1=true --record every=2"
 )
-FEW_CELLS = "--x-values 1,4 --y-values 1,3,9 --n 20 --steps 100 --repeats 3 --device cpu"
+FEW_CELLS = "--x-values 1,4 --y-values 1,3,9 --n 20 --steps 100 --repeats 3"
 
 
 def comparison(name: str, folder: Path) -> Numbers:

@@ -248,7 +248,7 @@ def test_a_minimum_from_a_coherence_and_from_hessians():
         (lambda: Minimum(0, 1.0, 2.0), "n must be at least 1, got 0"),
         (lambda: Minimum(10, 1.0, -2.0), "largest must be at least 0, got -2.0"),
         (lambda: Minimum(10, 1.0, 2.0, 3.0), "smallest must be at most largest, 2, got 3"),
-        (lambda: Minimum(10, 1.0, 2.0, 0.0, math.inf), "largest_sample must be a number, got inf"),
+        (lambda: Minimum(10, 1.0, 2.0, 0.0, math.inf), "largest_sample must be a finite number, got inf"),
         (lambda: Minimum.of(of_gradients(torch.eye(3), ascent=0.5)), r"computed with ascent 0\.5"),
     ],
 )

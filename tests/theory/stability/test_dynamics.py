@@ -199,7 +199,7 @@ def test_the_global_random_state_is_left_alone():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lr": [0.1, math.nan]}, "lr must be a number, got nan"),
+        ({"lr": [0.1, math.nan]}, "lr must be a finite number, got nan"),
         ({"batch_size": 6}, "batch_size must be at most 5, the number of examples, got 6"),
         (
             {"batch_size": [1, 2], "lr": [0.1, 0.2, 0.3]},
