@@ -90,7 +90,7 @@ class _Lines(logging.Handler):
     """What is reported on the way, on stderr as it is now: a bar there moves aside for it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        for line in record.getMessage().splitlines():
+        for line in _typed(record.getMessage()).splitlines():
             print(textwrap.fill(line, 80, subsequent_indent="    ", break_long_words=False), file=sys.stderr)
 
 

@@ -297,8 +297,8 @@ class _Use:
         candidates = [n for n in (*self.attributes, *self.categories) if 1 < len(set(rows.columns[n])) <= FEW]
         if grouping is None and asked.groups is None and candidates:
             notes.append(
-                f"no groups: they can be made of {_shortened(candidates)}, e.g. groups=label,{candidates[0]}, "
-                "which the network is then not shown"
+                f"no groups: they can be made of {_shortened(candidates)}, e.g. groups='label,{candidates[0]}'; the "
+                "network is then not shown that column"
             )
         return notes
 
