@@ -144,3 +144,7 @@ def test_rows_in_memory_are_read_like_those_of_a_file():
     assert rows.columns == {"z": ["a", "", "b"], "label": ["0", "1", "0"], "b": ["True"] * 3}
     assert isinstance(rows, Rows)
     assert rows.line(2) == 3
+
+
+def test_whole_numbers_among_texts_are_spelled_as_in_a_file():
+    assert rows_of({"floor": [1.0, None, 2.5, 3]}, ["floor"]).columns == {"floor": ["1", "", "2.5", "3"]}

@@ -273,3 +273,9 @@ def test_what_a_method_does_after_its_epochs_is_in_the_cost_of_its_weights():
     assert Trained(torch.nn.Identity(), history, 34.0, "average", 2).selected_cost == 24
     assert Trained(torch.nn.Identity(), history, 30.0, "last", 3).selected_cost == 30
     assert Trained(torch.nn.Identity(), [], 5.0, "last", 0).selected_cost == 5
+
+
+@pytest.mark.parametrize("train_groups", [[0, 1], [[True], [False]], [[True, False]] * 2])
+def test_training_groups_of_another_form_are_refused(train_groups):
+    with pytest.raises(EvenlyError, match=r"train_groups of shape .* do not go with groups \(2, 3\); give both"):
+        evenly.group_accuracy(logits([0, 1]), [0, 0], groups=[[True, False, True]] * 2, train_groups=train_groups)

@@ -114,7 +114,7 @@ ABOVE, AROUND, BELOW, NONE = (0.01, 0.2), (-0.1, 0.2), (-0.2, -0.01), (None, Non
         (ABOVE, AROUND, "unclear"),
         (NONE, AROUND, "unclear"),
         (AROUND, AROUND, "unclear"),
-        (BELOW, ABOVE, "unclear"),
+        (BELOW, ABOVE, "lowered"),  # the worst group is another one than the examples are of
         (ABOVE, NONE, "raised"),  # where no examples are known, the seeds decide
         (BELOW, NONE, "lowered"),
         (AROUND, NONE, "unclear"),
@@ -126,6 +126,16 @@ def test_a_difference_is_clear_where_both_intervals_exclude_0(seeds, examples, o
     found = Difference(-0.1 if BELOW in (seeds, examples) else 0.1, *seeds, 3, 0.1, *examples)
     assert found.outcome == outcome
     assert evolve(found, mean=math.nan).outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("mean", "seeds", "outcome"),
+    [(-0.18, (-0.2, -0.1), "lowered"), (0.05, (0.02, 0.08), "unclear"), (-0.01, (-0.1, 0.08), "unclear")],
+)
+def test_examples_of_the_controls_worst_group_do_not_hide_a_fall_elsewhere(mean, seeds, outcome):
+    difference = Difference(mean, *seeds, pairs=8, sd=0.1, examples_low=0.18, examples_high=0.22)
+    assert difference.is_elsewhere
+    assert difference.outcome == outcome
 
 
 def test_in_words():

@@ -189,6 +189,9 @@ def _are_plain_numbers(values: Sequence[Any]) -> bool:
 
 
 def _cell(value: Any) -> str:
+    """A value as a csv file has it; pandas makes whole numbers beside a blank 1.0, which is 1 there."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return "" if value is None or str(value) in ("nan", "NaT", "<NA>") else str(value).strip()
 
 

@@ -95,6 +95,11 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
     groups, train_groups, names = _numbered(groups, train_groups)
     groups = as_groups(groups, "groups", len(labels))
     train_groups = None if train_groups is None else as_groups(train_groups, "train_groups", len(train_groups))
+    if train_groups is not None and train_groups.shape[1:] != groups.shape[1:]:
+        raise EvenlyError(
+            f"train_groups of shape {tuple(train_groups.shape)} do not go with groups {tuple(groups.shape)}; give both "
+            "as integers, or both as booleans with a column for each group"
+        )
     return _by_group(predictions(outputs) == labels, groups, train_groups, names)
 
 

@@ -62,10 +62,12 @@ class Difference(Value):
     def outcome(self) -> Outcome:
         """What both intervals say; where no test examples are known, the seeds alone.
 
-        A worst group that is another one than the control's is no better than the difference of the worst groups says.
+        Where the worst group is another one than the control's, the examples say nothing of it: seeds alone can show
+        that it fell, and a rise stays unclear.
         """
         seeds, examples = _side(self.low, self.high), _side(self.examples_low, self.examples_high)
-        examples = 0 if self.is_elsewhere else examples
+        if self.is_elsewhere:
+            return CLEAR[-1] if seeds == -1 else "unclear"
         if not math.isfinite(self.mean) or (seeds is None and examples is None):
             return "unclear" if self.is_zero else "unknown"
         if examples is None or seeds == examples:
