@@ -28,6 +28,7 @@ BREAKS = {
     "at least 1": 0,
     "above 0": 0,
     "below 1": 1,
+    "at most 1024": 1025,
     "at most 3.40282e+38": 1e39,
 }
 CLASSES = (Settings, Execution, Recording)

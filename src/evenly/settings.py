@@ -263,6 +263,7 @@ class Settings(Value):
     threads: int | None = setting(
         None,
         at_least(1),
+        at_most(1024),
         help="threads to compute on; auto is 1, or up to 4 where one network of a million weights is trained",
         none="auto",
     )

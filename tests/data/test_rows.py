@@ -148,3 +148,10 @@ def test_rows_in_memory_are_read_like_those_of_a_file():
 
 def test_whole_numbers_among_texts_are_spelled_as_in_a_file():
     assert rows_of({"floor": [1.0, None, 2.5, 3]}, ["floor"]).columns == {"floor": ["1", "", "2.5", "3"]}
+
+
+def test_rows_of_blanks_count_where_each_row_is_predicted(tmp_path):
+    file = tmp_path / "new.csv"
+    file.write_text("age,city\n40,Rome\n,\n\n20,Oslo\n")
+    assert read_rows(file).columns["city"] == ["Rome", "Oslo"]
+    assert read_rows(file, blank_rows=True).columns["city"] == ["Rome", "", "Oslo"]

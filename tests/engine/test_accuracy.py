@@ -279,3 +279,9 @@ def test_what_a_method_does_after_its_epochs_is_in_the_cost_of_its_weights():
 def test_training_groups_of_another_form_are_refused(train_groups):
     with pytest.raises(EvenlyError, match=r"train_groups of shape .* do not go with groups \(2, 3\); give both"):
         evenly.group_accuracy(logits([0, 1]), [0, 0], groups=[[True, False, True]] * 2, train_groups=train_groups)
+
+
+@pytest.mark.parametrize(("groups", "train_groups"), [(None, None), ([0, 1], [])])
+def test_no_groups_are_refused(groups, train_groups):
+    with pytest.raises(EvenlyError, match="give one for each example"):
+        evenly.group_accuracy(logits([0, 1]), [0, 0], groups=groups, train_groups=train_groups)

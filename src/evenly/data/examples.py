@@ -156,7 +156,7 @@ def _rows(
             raise _refusal(preprocessing, raw)
         header = read_header(raw)
         there = set(filter(None, (called(name, header) for name in wanted)))
-        rows = read_rows(raw, [called(name, header) or name for name in texts], set(header) - there)
+        rows = read_rows(raw, [called(name, header) or name for name in texts], set(header) - there, blank_rows=True)
         rows.header = [name for name in header if name]
         return rows
     if hasattr(raw, "columns") and callable(getattr(raw, "to_dict", None)):

@@ -136,12 +136,15 @@ def read_header(path: Path) -> list[str]:
     return _header(path)[0]
 
 
-def read_rows(path: Path, texts: Collection[str] | None = None, leave_out: Collection[str] = ()) -> Rows:
+def read_rows(
+    path: Path, texts: Collection[str] | None = None, leave_out: Collection[str] = (), blank_rows: bool = False
+) -> Rows:
     """Read a CSV file, `.gz` or plain, or a `.jsonl` file with an object for each row.
 
     Args:
         texts: columns that are texts whatever they hold; without it all are.
         leave_out: columns that are not read.
+        blank_rows: whether a row of several blank cells counts; without it such rows are left out.
     """
     if path.suffix == ".jsonl":
         objects = _objects(path)
@@ -159,7 +162,7 @@ def read_rows(path: Path, texts: Collection[str] | None = None, leave_out: Colle
     as_text = set(kept if texts is None else kept.keys() & set(texts))
     while True:
         try:
-            columns, blocks = _read(path, len(header), skip, kept, as_text)
+            columns, blocks = _read(path, len(header), skip, kept, as_text, blank_rows)
             break
         except _NotNumbersError as found:  # a text below many numbers: the column is read again as texts
             as_text.update(found.names)
@@ -252,7 +255,7 @@ def _header(path: Path) -> tuple[list[str], int]:
 
 
 def _read(
-    path: Path, width: int, skip: int, kept: Mapping[str, int], as_text: Collection[str]
+    path: Path, width: int, skip: int, kept: Mapping[str, int], as_text: Collection[str], blank_rows: bool
 ) -> tuple[Texts, list[Floats]]:
     """The texts of a CSV file by column, and its numbers in blocks of rows.
 
@@ -277,7 +280,7 @@ def _read(
     try:
         with pa.input_stream(path, compression="gzip" if path.suffix == ".gz" else None) as stream:
             for whole in arrow.open_csv(stream, read, parse, convert):
-                batch = _without_empty_rows(whole)
+                batch = whole if blank_rows and width > 1 else _without_empty_rows(whole)
                 last = batch.column(width - 1)[-1].as_py() if len(batch) else last
                 for name in texts:
                     texts[name] += _stripped(batch.column(kept[name]))

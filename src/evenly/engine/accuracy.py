@@ -92,6 +92,10 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
         )
     if count := int(torch.isnan(outputs).reshape(len(outputs), -1).any(1).sum()):
         raise EvenlyError(f"outputs hold NaN for {count} of {len(outputs)} examples; leave them out, or mend the model")
+    if groups is None or (train_groups is not None and not len(train_groups)):
+        raise EvenlyError(
+            f"{'groups are None' if groups is None else 'train_groups are empty'}; give one for each example"
+        )
     groups, train_groups, names = _numbered(groups, train_groups)
     groups = as_groups(groups, "groups", len(labels))
     train_groups = None if train_groups is None else as_groups(train_groups, "train_groups", len(train_groups))
