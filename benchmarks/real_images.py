@@ -165,14 +165,18 @@ class GridPoint:
         if file.exists():
             return [Row.from_dict(row) for row in json.loads(file.read_text())]
         drawn = functools.partial(_loaded, self.data, json.dumps(self.data_options))
+        reasons = []
         try:
             table = evenly.compare(
                 drawn, methods=[self.method], optimizers=[self.optimizer], out=self.folder,
                 sweep={name: [value] for name, value in self.swept.items()}, **self.common,
             )  # fmt: skip
+            reasons = [failure.reason for failure in table.failures]
         except evenly.EvenlyError as error:
-            if "became NaN or infinite" not in str(error):
-                raise
+            reasons = [str(error)]
+        if other := [reason for reason in reasons if "became NaN or infinite" not in reason]:
+            raise evenly.EvenlyError(other[0])
+        if reasons:
             return [Diverged(self.label, self.swept)]
         rows = [self.row(each, table.runs[each.arm, each.seed].model.cpu()) for each in table.rows]
         file.write_text(json.dumps([row.to_dict() for row in rows]))
@@ -302,7 +306,8 @@ def groups(args: argparse.Namespace) -> None:
     def point(method: str, lr: float, controls: bool = False, on: str | None = None) -> GridPoint:
         label = method if on is None else f"{method}, on {on}"
         swept = {"lr": lr} | ({} if on is None else {"dfr.on": on})
-        common = _common(args) | settings | {"options": options, "controls": controls}
+        own = {method: options[method]} if method in options else {}
+        common = _common(args) | settings | {"options": own, "controls": controls}
         return GridPoint(args.out / f"{label} {lr}", "celeba", label, method, "sgd", swept, common, args.data_options)
 
     with _workers(args.jobs) as pool:

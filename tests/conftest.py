@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from evenly import EvenlyError
 from evenly.cli import main
+from evenly.randomness import on_threads
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +22,26 @@ def _own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EVENLY_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    with on_threads(1):
+        yield
+
+
+@pytest.fixture
+def refused_call():
+    """Make a call that must raise an EvenlyError of one line."""
+
+    def check(message, call, *arguments, **options):
+        with pytest.raises(EvenlyError, match=message) as refusal:
+            call(*arguments, **options)
+        text = str(refusal.value)
+        del refusal  # whose traceback would keep what the call had open
+        assert "\n" not in text
+
+    return check
 
 
 @pytest.fixture

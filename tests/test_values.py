@@ -10,7 +10,7 @@ import pytest
 from attrs import field, frozen
 
 from evenly.errors import EvenlyError
-from evenly.values import Value, live, name_of, plain
+from evenly.values import Value, cut, live, name_of, plain
 
 
 @frozen
@@ -83,3 +83,7 @@ def test_plain_names_functions_and_leaves_numbers():
     }
     assert name_of(Inner) == "Inner"
     assert name_of(0.5) == 0.5
+
+
+def test_a_long_text_loses_its_middle():
+    assert [cut("abcdefgh", width) for width in (8, 7, 4, 1)] == ["abcdefgh", "abc…fgh", "ab…h", "…"]

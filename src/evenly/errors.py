@@ -39,6 +39,10 @@ class SettingError(EvenlyError):
         return f"{name}{owner} must be {self.requirement}, got {shortened(self.value)}"
 
 
+class InUseError(EvenlyError):
+    """Another process writes there now, and may end."""
+
+
 class EvenlyWarning(UserWarning):
     """Something that runs and is likely not what the user meant: the message names the value and the way out."""
 
@@ -64,6 +68,19 @@ def shortened(value: object) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or the name of its type."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something failed, in one line: the text of evenly's own error, of another its type as well."""
+    name = "" if isinstance(error, EvenlyError) else f"{type(error).__name__}: "
+    return str(EvenlyError(f"{name}{error}")).removesuffix(": ")
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether an error comes from the disk or from another process, so that the same call may succeed later."""
+    while error is not None and not isinstance(error, OSError | InUseError):
+        error = error.__cause__ or error.__context__  # also what "from None" hides
+    return error is not None
 
 
 def lack_of_memory(error: BaseException) -> str | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from itertools import count
@@ -18,7 +20,7 @@ from typing import IO, Any
 from evenly.errors import EvenlyError, first_line, shortened
 
 CHECKSUM = "crc32"
-AGAIN = "copy the run's folder again, or train it again"
+AGAIN = "copy the run's folder again, or remove it and train again"
 """The way out where a file of a finished run is damaged."""
 
 
@@ -27,9 +29,9 @@ def atomic(path: Path, sync: bool = True, previous: Path | None = None) -> Itera
     """Write a file that is there whole or not at all; `sync` waits for the disk, against a loss of power.
 
     Args:
-        previous: where the file that is replaced is kept.
+        previous: where the file that is replaced is kept. It is there before the new one takes its place.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial = _partial(path)
     try:
         with writing(path), partial.open("wb") as file:
             yield file
@@ -38,11 +40,44 @@ def atomic(path: Path, sync: bool = True, previous: Path | None = None) -> Itera
                 os.fsync(file.fileno())
         with writing(path):
             if previous is not None and path.exists():
-                path.replace(previous)
+                _keep(path, previous)
             partial.replace(path)
+        if sync:
+            with contextlib.suppress(OSError):  # Windows opens no folders
+                folder = os.open(path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _partial(path: Path) -> Path:
+    """Where a file is written before it takes its place; no other process or thread writes there."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
+
+
+def remove_partial(*folders: Path) -> None:
+    """Remove what a kill left half-written in folders that nobody else writes into."""
+    for left in (each for folder in folders for each in folder.glob(".*.partial")):
+        if left.is_file():
+            with contextlib.suppress(OSError):
+                left.unlink()
+
+
+def _keep(path: Path, previous: Path) -> None:
+    """Give a file a second name, in place of whatever has it; a copy where the disk has no links."""
+    link = _partial(previous)
+    try:
+        link.unlink(missing_ok=True)
+        os.link(path, link)
+        link.replace(previous)
+        link.unlink(missing_ok=True)  # two names of one file, which a kill may have left, are not moved onto each other
+    except OSError:
+        with path.open("rb") as file, atomic(previous) as copy:
+            shutil.copyfileobj(file, copy)
 
 
 @contextlib.contextmanager
@@ -78,12 +113,15 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def unsealed(text: str | bytes) -> dict[str, Any]:
     """What `sealed` made into text; a ValueError where it is anything else."""
-    content = json.loads(text)
+    return _unsealed(json.loads(text))
+
+
+def _unsealed(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("it holds no names and values")
     checksum = content.pop(CHECKSUM, None)
     if checksum is None or sealed(content)[CHECKSUM] != checksum:
-        raise ValueError("its checksum is missing" if checksum is None else "its checksum is of another content")
+        raise ValueError("its checksum is missing" if checksum is None else "its content does not match its checksum")
     return content
 
 
@@ -119,9 +157,8 @@ def read_json(path: Path, way_out: str = "remove it or choose another out") -> A
         way_out: what the user can do where the file is damaged.
     """
     try:
-        text = path.read_bytes()
-        content = json.loads(text)
-        return unsealed(text) if isinstance(content, dict) and {CHECKSUM, "format"} & content.keys() else content
+        content = json.loads(path.read_bytes())
+        return _unsealed(content) if isinstance(content, dict) and {CHECKSUM, "format"} & content.keys() else content
     except FileNotFoundError:
         return None
     except OSError as error:

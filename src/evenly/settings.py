@@ -12,19 +12,16 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import sys
-import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, wraps
-from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from attrs import field, fields, frozen
 
 from evenly.errors import EvenlyError, SettingError, unknown
-from evenly.values import Value
+from evenly.values import Value, is_of, is_plain, kind_in_words
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Schedule = str | Callable[[float], float]
@@ -66,8 +63,6 @@ def joined(*names: str) -> Constraint:
 
 
 FLOAT32 = at_most(3.4028234e38)
-LARGEST = 2**63 - 1
-"""The largest whole number: those of a tensor have 64 bits."""
 RULES = ("last", "average", "worst-group", "worst-group-argmax", "worst-class")
 BY_GROUP = ("worst-group", "worst-group-argmax")
 """The selection rules that go by groups."""
@@ -94,7 +89,7 @@ class Option:
         value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
         if isinstance(value, str) and self._means_none(value):
             value = None
-        if not _is(value, self.kind):
+        if not is_of(value, self.kind):
             raise SettingError(self.name, value, self._requirement(value), owner)
         if value is not None and isinstance(value, str | int | float):
             for constraint in self.constraints:
@@ -104,7 +99,7 @@ class Option:
 
     def _requirement(self, value: Any) -> str:
         """What the value must be: where it is text, with the word for None; where it is a number, in which respect."""
-        words = _kind_in_words(self.kind)
+        words = kind_in_words(self.kind)
         if isinstance(value, str) and self.none != "none" and words in ("a number", "a whole number"):
             return f"{words} or {self.none}"
         number = isinstance(value, str) and re.fullmatch(r"[+-]?(nan|inf|infinity|[\d.]+(e\d+)?)", value, re.IGNORECASE)
@@ -114,7 +109,7 @@ class Option:
 
     def _means_none(self, text: str) -> bool:
         """Whether a text is the word for None; one that is a value of its own, as groups="none", is not."""
-        return text == self.none and _is(None, self.kind) and not _is(text, self.kind)
+        return text == self.none and is_of(None, self.kind) and not is_of(text, self.kind)
 
     def parsed(self, text: str) -> Any:
         """What was typed in the shell as a value of this type, yet to be checked; as it stands where it is none.
@@ -123,7 +118,7 @@ class Option:
         """
         if self._means_none(text):
             return None
-        if not _is("", self.kind) and _is([0.5], self.kind):
+        if not is_of("", self.kind) and is_of([0.5], self.kind):
             with suppress(ValueError):
                 return [float(part) for part in text.split(",")]
         try:
@@ -132,7 +127,12 @@ class Option:
             value = int(text) if number and text.lstrip("+-").isdigit() else value
         except (ValueError, OverflowError, RecursionError):
             return text
-        return value if _is(value, self.kind) else text
+        return value if is_of(value, self.kind) else text
+
+    def parsed_list(self, text: str) -> list[Any]:
+        """What was typed as values with commas between them."""
+        listed = self.parsed(f"[{text}]")
+        return listed if isinstance(listed, list) else [self.parsed(part.strip()) for part in text.split(",")]
 
     def text(self, value: Any) -> str:
         """A value as it is typed."""
@@ -166,15 +166,14 @@ def checked(owner: str, values: Mapping[str, Any], options: Mapping[str, Option]
 def checks_options(function: Function) -> Function:
     """The function, which refuses in one line arguments that its annotations exclude.
 
-    Checked are the arguments whose annotation names everything that is allowed: numbers, names, true or false, lists of
-    these. Tensors, data and functions are left to the function itself.
+    Tensors, data and functions are left to the function itself.
     """
     signature = inspect.signature(function)
 
     @cache
     def options() -> dict[str, Option]:
         hints = typing.get_type_hints(function, include_extras=True)
-        return {name: _option(name, hint, None) for name, hint in hints.items() if name != "return" and _is_plain(hint)}
+        return {name: _option(name, hint, None) for name, hint in hints.items() if name != "return" and is_plain(hint)}
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -301,8 +300,32 @@ class Execution:
         True,
         help="compute every step on a GPU anew instead of replaying a recorded one: slower, equal up to rounding",
     )
+    stream: str = setting(
+        "auto",
+        one_of("auto", "always", "never"),
+        help="read batches ahead instead of holding all inputs on the device; auto: where they do not fit",
+    )
     jobs: int = setting(1, at_least(1), help="processes that share the runs; results do not depend on it")
-    together: int = setting(3, at_least(1), help="seeds trained side by side on one GPU")
+    together: int = setting(3, at_least(1), help="runs trained side by side on one GPU")
+    engine: Literal["local", "ray"] = setting("local", help="what shares the runs: local (this machine) or ray")
+    address: str | None = setting(None, help="address of a Ray cluster; none is this machine alone", none="none")
+    retry: bool = setting(False, help="run failed runs of an earlier call again")
+
+    def __attrs_post_init__(self) -> None:
+        if self.address is not None and self.engine != "ray":
+            raise EvenlyError(f"address {self.address!r} is of a Ray cluster; give engine='ray' as well")
+
+
+@frozen(kw_only=True)
+class Searching(Value):
+    """How values are searched for."""
+
+    trials: int = setting(
+        16, at_least(1), help="budget of a search: what each method may spend, as a number of plain training runs (ERM)"
+    )
+    searcher: Literal["random", "optuna"] = setting(
+        "random", help="how a search proposes values: random, or optuna (tree-structured Parzen estimator)"
+    )
 
 
 @frozen(kw_only=True)
@@ -355,55 +378,3 @@ def _option(name: str, hint: Any, default: Any) -> Option:
         hint, *extra = typing.get_args(hint)
         constraints = tuple(each for each in extra if isinstance(each, Constraint))
     return Option(name, hint, constraints, default)
-
-
-def _is_plain(hint: Any) -> bool:
-    if typing.get_origin(hint) is Annotated:
-        return _is_plain(typing.get_args(hint)[0])
-    if typing.get_origin(hint) is Literal:
-        return True
-    if parts := typing.get_args(hint):
-        return all(map(_is_plain, parts))
-    return hint in (int, float, bool, str, type(None))
-
-
-def _is(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type, as annotations spell it; types that are not named here pass."""
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Annotated:
-        return _is(value, parts[0])
-    if origin in (typing.Union, types.UnionType):
-        return any(_is(value, part) for part in parts)
-    if origin is not None:
-        return _is_of(value, origin, parts)
-    if kind is int or kind is float:
-        number = isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool)
-        return number and abs(value) <= (LARGEST if kind is int else sys.float_info.max)
-    return isinstance(value, kind) if kind in (bool, str, type(None)) else True
-
-
-def _is_of(value: Any, origin: Any, parts: tuple[Any, ...]) -> bool:
-    if origin is Literal:
-        return isinstance(value, str) and value in parts
-    if origin is Callable:
-        return callable(value)
-    if issubclass(origin, Sequence):
-        return hasattr(value, "__len__") and not isinstance(value, str) and all(_is(each, parts[0]) for each in value)
-    if not isinstance(value, origin):
-        return False
-    return not issubclass(origin, Mapping) or parts[0] is not str or all(isinstance(name, str) for name in value)
-
-
-def _kind_in_words(kind: Any) -> str:
-    origin = typing.get_origin(kind)
-    if origin is Annotated:
-        return _kind_in_words(typing.get_args(kind)[0])
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_kind_in_words(k) for k in typing.get_args(kind) if k is not type(None)))
-    if origin is Literal:
-        return f"one of {', '.join(typing.get_args(kind))}"
-    if isinstance(origin, type) and issubclass(origin, Sequence | Mapping):
-        numbers = " of numbers, e.g. 1,2,5" if typing.get_args(kind)[0] is float else ""
-        return f"a list{numbers}" if issubclass(origin, Sequence) else "a dict of names and values"
-    words = {float: "a number", int: "a whole number", bool: "true or false", str: "a name"}
-    return words.get(kind, "a function" if origin is Callable else "another value")

@@ -6,7 +6,6 @@ The 15-10-1 network, mean squared error, n 50, batches of 10, y = x_1 x_2, lr 0.
 import statistics
 
 import pytest
-import torch
 
 from evenly.diagnose.tracking import r_squared
 from evenly.papers.coherence_in_training import (
@@ -19,19 +18,11 @@ from evenly.papers.coherence_in_training import (
     compare,
 )
 
-pytestmark = pytest.mark.claims
+pytestmark = [pytest.mark.claims, pytest.mark.usefixtures("one_thread")]
 
 SEEDS = range(10)
 SGD, SAM_01, SAM_05, SAM_10 = FIGURE_4_LEFT
 RANDOM = Arm("random_perturbation", rho=0.05)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -11,17 +11,9 @@ from evenly.data.patches import PatchDistribution
 from evenly.models.cubic import CubicCNN
 from evenly.theory import cubic, growth
 
-pytestmark = pytest.mark.claims
+pytestmark = [pytest.mark.claims, pytest.mark.usefixtures("one_thread")]
 
 SIGMA_0, LR, RHO, SEEDS = 0.1 / 50**0.5, 0.1, 0.02, 12
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def first(seed):

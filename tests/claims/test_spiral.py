@@ -6,7 +6,7 @@ Where not said otherwise: n 300, batch 5, lr 0.01, 15 epochs, chi 315 degrees, 1
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -15,17 +15,9 @@ from torch import Tensor
 from evenly.data.spiral import SpiralDistribution, draw
 from evenly.theory import spiral
 
-pytestmark = pytest.mark.claims
+pytestmark = [pytest.mark.claims, pytest.mark.usefixtures("one_thread")]
 
 SEEDS = 8
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def grid(

@@ -3,22 +3,13 @@
 import statistics
 
 import pytest
-import torch
 
 import evenly
 from evenly.data import load
 from evenly.methods.early import drop_has_shrunk
 from evenly.methods.useful import hard_examples
 
-pytestmark = pytest.mark.claims
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.claims, pytest.mark.usefixtures("one_thread")]
 
 
 def precision_and_recall(hard, data):

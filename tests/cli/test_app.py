@@ -21,6 +21,7 @@ VERBS = [
     "audit",
     "stability",
     "report",
+    "status",
     "methods",
     "datasets",
     "models",

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from evenly.data import load
+from evenly.files import read_json, sealed, write_json
 from evenly.models import factory
 
 QUICK = "--top 0 --samples 50 --device cpu"
@@ -64,10 +65,14 @@ def test_the_page_is_made_again_from_the_folder_alone(done, refused, npz, tmp_pa
     page = (tmp_path / "both/audit.html").read_text()
     assert page.count("where the model looks") == 48
     assert "Times forgotten" in page
-    content = json.loads((tmp_path / "both/audit.json").read_text())
+    content = read_json(tmp_path / "both/audit.json")
     del content["audits"][0]["overall"]
-    (tmp_path / "both/audit.json").write_text(json.dumps(content))
+    write_json(tmp_path / "both/audit.json", sealed(content))
     refused("report both", "audit.json cannot be read .*lacks 'overall'.*; run `evenly audit` again")
+    text = (tmp_path / "both/audit.json").read_text()
+    (tmp_path / "both/audit.json").write_text(text.replace('"top": 2', '"top": 3'))
+    for command in ("report both", "audit a --against b --top 3 --samples 40 --device cpu --out both"):
+        refused(command, r"audit.json is damaged \(its content does not match its checksum\); remove it")
 
 
 def test_every_example_is_listed_by_its_loss_with_the_row_it_is_from(done, runs, npz, tmp_path):

@@ -1,10 +1,12 @@
 """`evenly compare`: its table, sweeps, config files, and what it refuses before any run."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 import evenly as package
+from evenly.experiment import work
 from evenly.files import read_json
 
 QUICK = "--epochs 2 --batch-size 8"
@@ -22,11 +24,37 @@ QUICK = "--epochs 2 --batch-size 8"
         ("-o pde.every=2", "pde has options and is not compared; add it to methods, or leave them out"),
         ("--seeds 4,1,1", r"a seed stands twice in \[4, 1, 1\]"),
         ("--jobs 0", "--jobs must be at least 1, got 0"),
+        ("--address here:1", "address 'here:1' is of a Ray cluster; give --engine ray as well"),
         ("--sweep batch_size=", "sweep of batch_size has no values"),
         ("--sweep batch_size=8,,9", "--batch-size must be a whole number or full, got ''"),
         ("--sweep batch_size=8,8", "8 stands twice in the sweep of batch_size"),
         ("--sweep batchsize=8", "did you mean 'batch_size'"),
         ("--sweep factor=2,3", "write useful.factor"),
+        ("--search lr=log:0:1", "--lr must be above 0, got 0"),
+        ("--search weight_decay=log:0:1", "the low end of weight_decay must be above 0, got 0"),
+        ("--search lr=log:0.1:0.01", r"the high end of lr must be above 0\.1, got 0\.01"),
+        ("--search lr=log:a:1", "--lr must be a number, got 'a'"),
+        ("--search batch_size=int:1.5:8", r"--batch-size must be a whole number"),
+        ("--search lr=normal:0:1", "search lr=normal:0:1 is no space; write e.g. log:1e-4:1e-1"),
+        ("--search schedule=uniform:0:1", "--schedule must be a name or a function"),
+        ("--search lr", "search 'lr' is not name=space; write e.g. lr=log:1e-4:1e-1"),
+        ("--search lr=.1 --search lr=.2", "lr is searched twice"),
+        ("--search lr=.1", r"search of lr has one value, 0\.1"),
+        ("--search lr=.1,.1", r"0\.1 stands twice in the search of lr"),
+        ("--search leaning=.1,.2", "no setting is called 'leaning'"),
+        ("--search factor=2,3", "write useful.factor"),
+        ("--search useful.factor=0,3", r"factor \(option of useful\) must be at least"),
+        ("--search pde.every=2,3", "search 'pde.every' varies no arm"),
+        ("--search rho=.1,.2", "search 'rho' varies no arm"),
+        ("--search select=last,average", "select cannot be searched, one table has one selection rule"),
+        ("--search model=mlp,linear", "model cannot be searched, one table has one model; sweep it instead"),
+        ("--search lr=.1,.2 --lr 0.1", r"lr is searched and also fixed at 0\.1"),
+        ("--search useful.lr=.1,.2 --sweep lr=.1,.2", "useful.lr is searched and lr is swept; do one of the two"),
+        ("--search useful.lr=.1,.2 --search lr=.1,.2", "useful.lr and lr are both searched; search one of them"),
+        ("--search lr=.1,.2 --trials 0", "--trials must be at least 1, got 0"),
+        ("--search lr=.1,.2 --searcher grid", "--searcher must be one of random, optuna, got 'grid'"),
+        ("--trials 3", "trials is of a search; give search as well"),
+        ("--search patience=1,2", "patience 1 has no validation metric to wait for"),
         ("--sweep lr=.1,.2 --lr 0.1", r"lr is swept and also fixed at 0\.1"),
     ],
 )
@@ -34,6 +62,13 @@ def test_refusals(refused, mine, snapshot, options, message):
     before = snapshot()
     refused(f"compare {mine} {options}", message)
     assert snapshot() == before
+
+
+def test_a_search_is_handed_on(evenly, asked, mine):
+    words = "--search lr=log:1e-4:1e-1 --search useful.factor=2,3 --trials 4 --searcher optuna"
+    evenly("compare", mine, *words.split())
+    expected = {"search": {"lr": "log:1e-4:1e-1", "useful.factor": "2,3"}, "trials": 4, "searcher": "optuna"}
+    assert {name: asked[0][name] for name in expected} == expected
 
 
 def test_a_folder_that_is_taken_is_left_as_it_is(refused, done, mine, snapshot, tmp_path):
@@ -48,6 +83,9 @@ def test_a_folder_that_is_taken_is_left_as_it_is(refused, done, mine, snapshot, 
     refused("compare shortcut-digits --groups label,place", "names columns of a table, which shortcut-digits is not")
     refused("compare", "there is no DATA; give a name")
     assert snapshot() == before
+    config = tmp_path / "table/config.json"
+    config.write_text(config.read_text().replace('"epochs": 2', '"epochs": 3'))
+    refused(f"compare {mine} --methods erm --out table {QUICK}", r"config.json is damaged \(its content does not match")
 
 
 def test_it_shows_a_table_and_reads_itself_back(done, mine, tmp_path):
@@ -84,3 +122,30 @@ def test_a_config_file_names_what_to_compare(done, mine, tmp_path):
     assert table.plan.options == {"pde": {"warmup_epochs": 1, "every": 1}}
     assert (table.plan.methods, table.plan.seeds, table.plan.in_common.epochs) == (("erm", "pde"), (0,), 2)
     assert all(run.record is not None for run in table.runs.values())
+
+
+def test_a_failed_run_is_named_and_the_answer_is_no(evenly, mine, monkeypatch):
+    execute = work.execute
+
+    def fails(prepared, *others, **options):
+        if (plan := prepared.config.plan).method.name == "subsample" and plan.seed == 1:
+            raise ValueError("it broke")
+        return execute(prepared, *others, **options)
+
+    monkeypatch.setattr(work, "execute", fails)
+    ask = f"compare {mine} --methods erm,subsample --seeds 2 {QUICK} --out out"
+    code, out, _ = evenly(*ask.split())
+    words = " ".join(out.split())
+    assert code == 1
+    assert "subsample with sgd, seed 1 failed: ValueError: it broke." in words
+    assert "The same command with `--retry` runs the failed ones again." in words
+    assert "subsample with sgd, seed 1 failed" in Path("out/report.html").read_text()
+    code, out, _ = evenly(*ask.split(), "--json")
+    assert (code, json.loads(out)["failures"]) == (1, read_json(Path("out/results.json"))["failures"])
+    monkeypatch.setattr(work, "execute", execute)
+    assert evenly(*ask.split(), "--retry")[0] == 0
+
+
+def test_what_failed_for_good_is_tried_again_on_request(refused, mine, monkeypatch):
+    monkeypatch.setattr("evenly.experiment.work.read_failure", lambda folder: "it broke")
+    refused(f"compare {mine} --methods erm --seeds 1 {QUICK}", "evenly: it broke; --retry runs it again$")

@@ -21,6 +21,9 @@ def test_a_diagram(done, refused, tmp_path):
     remade(done, folder)
     (tmp_path / "mine").write_text("hello")
     refused(f"stability {DIAGRAM} --out .", "is not empty and holds no stability.json")
+    (folder / "stability.json").write_text((folder / "stability.json").read_text().replace("60", "61"))
+    for command in ("report stability/phase-diagram", f"stability {DIAGRAM}"):
+        refused(command, r"stability.json is damaged \(its content does not match its checksum\); remove it")
 
 
 def remade(done, folder):
@@ -59,7 +62,7 @@ def test_a_run_is_judged_at_its_own_settings_or_at_others(done, refused, tmp_pat
         ("--x-values 1,a", "--x-values must be a list of numbers, e.g. 1,2,5, got '1,a'"),
         ("--rho 0.1", "--rho is for a minimum"),
         ("--seed -1", "must be at least 0, got -1"),
-        ("nowhere", "nowhere holds no run of evenly"),
+        ("nowhere", "nowhere does not exist"),
         ("h.npz", "give --lr and --batch-size"),
         ("h.npz --lr 1 --batch-size 9", "must be at most 3, the number of examples, got 9"),
         ("h.npz --lr 1 --batch-size 2 --sigma 3", "--sigma is for a phase diagram"),

@@ -107,7 +107,7 @@ def test_what_it_prints_and_leaves(done, mine, snapshot, tmp_path):
     command = f"train {mine} --method pde --optimizer sam {QUICK} --select worst-group"
     out = done(command)
     (folder,) = (tmp_path / "runs").iterdir()
-    assert re.fullmatch("mine-pde-sam-seed0-epochs2-batch_size8-selectworst-group-[0-9a-f]{6}", folder.name)
+    assert re.fullmatch("mine-pde-sam-seed0-epochs2-batch_size8-[0-9a-f]{6}", folder.name)  # pde prefers worst-group
     result = package.load(folder).results
     test = result.splits["test"]
     for text in (
@@ -125,6 +125,7 @@ def test_what_it_prints_and_leaves(done, mine, snapshot, tmp_path):
     }  # fmt: skip
     before = snapshot()
     assert done(command) == out
+    assert done(f"{command} --lr 5e-2 --model mlp -o draw=even") == out  # the defaults
     assert json.loads(done(f"{command} --json")) == result.to_dict()
     assert snapshot() == before
     done(f"{command} --lr 0.01")
@@ -196,7 +197,7 @@ def test_the_config_of_a_run_repeats_it(done, evenly, refused, mine, tmp_path):
         "evenly: a/config.json has changed since a run wrote it; it is used as it is now",
     )
     assert package.load("edited").plan.settings.lr == 0.06
-    refused("predict a moved.npz", "a/config.json is damaged .*; copy the run's folder again, or train it again")
+    refused("predict a moved.npz", "a/config.json is damaged .*; copy .* or remove it and train again")
     (tmp_path / "a/config.json").write_bytes((tmp_path / "b/config.json").read_bytes())
     (tmp_path / mine).rename(tmp_path / "moved.npz")
     (tmp_path / "a/config.json").rename(tmp_path / "again.json")

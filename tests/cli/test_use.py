@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import evenly as package
+from evenly.runs.tables import BOOKTABS
 
 TABLE = "age,income,label\n" + "".join(f"{40 + 20 * (i % 2)}.{i},{900 + i},{'ny'[i % 2]}\n" for i in range(40))
 
@@ -59,7 +60,7 @@ def test_predict_refuses_in_a_line_and_writes_nothing(run, refused, snapshot, tm
     for command, message in (
         ("run nowhere.csv", "there is no file or folder 'nowhere.csv'; give a csv file"),
         ("run new.csv", "age"),
-        ("nowhere new.csv", "nowhere holds no run of evenly"),
+        ("nowhere new.csv", "nowhere does not exist; give the folder"),
         ("new.csv run", "run is the run and new.csv the data; write evenly predict run new.csv$"),
         ("run known.csv --out known.csv", "known.csv is the data itself; give another file as --out"),
     ):
@@ -71,7 +72,7 @@ def test_export_writes_weights_or_a_whole_network(run, done, refused, tmp_path):
     assert done("export run") == "run.safetensors\n"
     weights = load_file(tmp_path / "run.safetensors")
     assert all(torch.equal(weights[name], value) for name, value in run.model.state_dict().items())
-    refused("export nowhere --to onnx", "nowhere holds no run of evenly")
+    refused("export nowhere --to onnx", "nowhere does not exist")
     refused("export run --to onnx --out x.safetensors", "would be onnx; give --to safetensors$")
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'evenly[onnx]'")
     assert done("export run --to onnx --out deep/model.onnx") == "deep/model.onnx\n"
@@ -92,7 +93,18 @@ def test_report_makes_equal_pages_again(done, refused, npz, tmp_path):
     assert done("report run") == "page: run/report.html\n"
     assert done("report table") == "page: table/report.html\n"
     assert {path: path.read_bytes() for path in tmp_path.rglob("report.html")} == before
-    refused("report nowhere", "nowhere holds no run of evenly")
+    refused("report nowhere", "nowhere does not exist")
+    assert done("report table --csv t.csv --latex t.tex") == "t.csv\nt.tex\n"
+    assert done("report table --csv -") == (tmp_path / "t.csv").read_text()
+    assert done("report table --latex - --csv t.csv --per run").startswith(f"t.csv\n{BOOKTABS}\n")
+    assert (tmp_path / "t.csv").read_text() == package.load_comparison(tmp_path / "table").to_csv()
+    for command, message in (
+        ("table --csv - --latex -", "--csv and --latex cannot both be printed; give one of them a file"),
+        ("table --csv t.tex", "t.tex exists and holds no table of evenly; give another file"),
+        ("table --latex table", "table exists and holds no table of evenly; give another file"),
+        ("run --csv -", "run holds no finished comparison"),
+    ):
+        refused(f"report {command}", message)
 
 
 def test_report_reads_a_folder_copied_elsewhere(run, done, tmp_path):

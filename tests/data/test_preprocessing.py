@@ -213,11 +213,11 @@ def test_a_folder_of_loose_images_has_no_labels_and_a_table_may_name_them(folder
 
 
 def test_images_too_many_for_memory_are_read_one_by_one(folder, monkeypatch):
-    from evenly.data.images import decoding
+    from evenly.data.images import cache
 
     preprocessing = ImagePreprocessing((3, 8, 6))
     held = read_examples(preprocessing, folder / "test", CLASSES)
-    monkeypatch.setattr(decoding, "GIB", 1)
+    monkeypatch.setattr(cache, "GIB", 1)
     read = read_examples(preprocessing, folder / "test", CLASSES)
     assert isinstance(read.inputs, ImageFiles)
     assert torch.equal(torch.stack([x for x, _ in read.inputs]), held.inputs)

@@ -188,10 +188,10 @@ def test_texts_of_few_values_are_features_and_what_is_used_as_what_is_said(tmp_p
     assert data.notes == [
         "label: income",
         "numbers: age",
-        "categories: work, kind (3 values), sex (2 values)",
+        "categories: 'work, kind' (3 values), sex (2 values)",
         "ignored: name (60 different texts), empty (no number in the training rows), 1 without a name, such as the "
         "index that pandas writes",
-        "no groups: they can be made of work, kind, sex, e.g. groups='label,work, kind'; the network is then not "
+        "no groups: they can be made of 'work, kind', sex, e.g. groups='label,work, kind'; the network is then not "
         "shown that column",
     ]
     one_hot = torch.cat([split.inputs[:, 2:] for split in data.splits.values()])

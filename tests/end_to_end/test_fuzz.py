@@ -38,16 +38,15 @@ COMMANDS, FILES, CALLS = 2 * CASES // 5, CASES // 5, 2 * CASES // 5
 LIMIT = 25
 pytestmark = pytest.mark.skipif(not hasattr(signal, "alarm"), reason="needs signal.alarm")
 
-TEXTS = [
-    "", " ", "0", "-1", "1", "2", "3.5", "nan", "inf", "-inf", "1e400", "1e-400", "9" * 5000, "1" + "0" * 30, "0x10",
-    "1_000", "²", "half", "none", "null", "true", "FALSE", "[]", "{}", "[1,2", "[" * 20000, '{"a":' * 3000, "=", "a=b",
-    "a=", "=3", "a=[", "erm", "pde", "useful+sam", "erm,erm", ",", "+", "sam", "sgd", "full", "never", "cpu", "cuda:7",
-    "last", "worst-group", "label", "label,g", "💥", "\udcff", "../..", "/", "/dev/null", "/proc/self", "~", "-",
-    "x" * 300, "a\nb", str(2**63), str(2**64), "+5", " 5", "5.0", "1e308", "1,2,x", "mlp", "resnet18", "infer", "eiil",
-    "basic+x", "lr=0.1,0.2", "lr=", "batch_size=full,2", "useful.factor=2,3", "pde.x=3", "weights=nowhere.pt", "seed=3",
-    "probes=3", "every=0", "spectrum=-1", "importance=x", "epochs=[1,x]", "label=y", "text=3", "n=-5", "n=10",
-    "beta_d=x", "skip_bad=1",
-]  # fmt: skip
+WORDS = """
+    0 -1 1 2 3.5 nan inf -inf 1e400 1e-400 0x10 1_000 ² half none null true FALSE [] {} [1,2 = a=b a= =3 a=[ erm pde
+    useful+sam erm,erm , + sam sgd full never cpu cuda:7 last worst-group label label,g 💥 ../.. / /dev/null /proc/self
+    ~ - +5 5.0 1e308 1,2,x mlp resnet18 infer eiil basic+x lr=0.1,0.2 lr= batch_size=full,2 useful.factor=2,3 pde.x=3
+    weights=nowhere.pt seed=3 probes=3 every=0 spectrum=-1 importance=x epochs=[1,x] label=y text=3 n=-5 n=10 beta_d=x
+    skip_bad=1
+"""
+LONG = ["9" * 5000, "1" + "0" * 30, "[" * 20000, '{"a":' * 3000, "x" * 300, str(2**63), str(2**64)]
+TEXTS = [*WORDS.split(), *LONG, "", " ", " 5", "a\nb", "\udcff"]
 
 
 COMMAND = typer.main.get_command(app)
@@ -216,9 +215,11 @@ USES = {
     "table/config.json": ["compare own.npz --methods erm --seeds 1 --model mlp --epochs 2 --batch-size 8 --out table"],
 }
 OF_A_RUN = [
-    "predict run own.npz --out p.csv", "export run --out e.safetensors", "train --config run/config.json --out again",
+    "predict run own.npz --out p.csv",
+    "export run --out e.safetensors",
+    "train --config run/config.json --out again",
     "train own.npz --model mlp --method useful --record forgetting=true --epochs 2 --batch-size 8 --out run",
-]  # fmt: skip
+]
 
 
 def test_files(home, stopped, tmp_path, monkeypatch):

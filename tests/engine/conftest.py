@@ -49,7 +49,7 @@ def fit() -> Callable[..., Fit]:
 
     def build(**given: Any) -> Fit:
         settings = {name: given.pop(name) for name in settings_of(Settings) if name in given}
-        execution = Execution(**{name: given.pop(name) for name in ("workers", "capture") if name in given})
+        execution = Execution(**{name: given.pop(name) for name in ("workers", "capture", "stream") if name in given})
         sgd = {"lr": LR, "momentum": MOMENTUM, "weight_decay": DECAY}
         optimizer = given.pop("optimizer", lambda params: torch.optim.SGD(params, **sgd))
         return Fit(Settings(**{"epochs": 3} | settings), optimizer, execution=execution, **given)

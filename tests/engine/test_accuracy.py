@@ -6,6 +6,7 @@ import math
 import resource
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -96,10 +97,14 @@ def memory():
     yield 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
-@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
-def test_takes_lists_arrays_and_tensors(kind):
+@pytest.mark.parametrize(
+    "kind", [list, np.array, torch.tensor, lambda values: pd.Series(values, range(9, 9 - len(values), -1))]
+)
+def test_takes_lists_arrays_tensors_and_columns_of_pandas(kind):
     result = evenly.group_accuracy(kind([-1.0, 2.0, 3.0]), kind([0, 1, 0]), kind([0, 0, 1]), kind([0, 1]))
     assert (result.mean, result.worst, result.weighted) == (pytest.approx(2 / 3), 0.0, 0.5)
+    predicted = evenly.group_accuracy(kind([0, 2, 1]), kind([0, 2, 0]), kind([0, 0, 1]))
+    assert predicted.per_group.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -108,15 +113,31 @@ def test_takes_lists_arrays_and_tensors(kind):
         ([0, 1, 1], [0, 1], r"groups have shape \(2,\) for 3 examples"),
         ([0, 1, 1], [0, 0.5, 1], r"groups are not whole numbers \(e.g. 0.5\); give integers"),
         ([0, 1, 1], [0, math.nan, 1], "groups are not whole numbers"),
-        ([0], [0, 1, 1], "labels of shape"),
-        ([[0], [1], [1]], [0, 1, 1], "labels of shape"),
-        ([], [], "labels of shape"),
+        ([0], [0, 1, 1], r"labels have shape \(1,\) for 3 examples"),
+        ([[0], [1], [1]], [0, 1, 1], r"labels have shape \(3, 1\) for 3"),
+        ([0, 2, 1], [0, 1, 1], r"label 2 is not among the model's 2 classes; give labels 0..1"),
+        ([0, math.nan, 1], [0, 1, 1], "labels are not whole numbers"),
         ([0, 1, 1], [0, -1, 1], "groups hold -1; number the groups from 0"),
     ],
 )
 def test_what_does_not_go_together_is_refused_not_stretched(labels, groups, message):
     with pytest.raises(EvenlyError, match=message):
         evenly.group_accuracy(logits([0, 1, 1]), labels, groups)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ([], "outputs have shape"),
+        ([[[0.0]]], "outputs have shape"),
+        (["a"], "outputs cannot be read as numbers"),
+        ([-1], "-1 is no class; number classes from 0"),
+        (np.array([-1.0]), "label 7 is not among the model's 2 classes"),
+    ],
+)
+def test_outputs_that_go_with_no_labels_are_refused(outputs, message):
+    with pytest.raises(EvenlyError, match=message):
+        evenly.group_accuracy(outputs, [7], [0])
 
 
 examples = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=30)

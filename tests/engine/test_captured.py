@@ -61,13 +61,13 @@ def network(*more):
     return nn.Sequential(*layers, nn.Linear(144, 3)).train()
 
 
-def made(optimizer="sgd", model=None, objective=mean, state=None, weights=None):
+def made(optimizer="sgd", model=None, objective=mean, state=None, weights=None, stream="auto"):
     model = network() if model is None else model
     stepper = builder(optimizer, lr=0.05, weight_decay=1e-3)(model.parameters())
     if optimizer != "sgd":
         stepper.model = model
     step = Step(model, stepper, Objective(objective, state or {}, weights), "float32", CPU)
-    return step, Batches(data().train, 16, CPU, augment=Augment("basic"), seed=3)
+    return step, Batches(data().train, 16, CPU, augment=Augment("basic"), seed=3, stream=stream)
 
 
 def recorded(*args, **kwargs):
@@ -82,14 +82,16 @@ def places():
     return list(torch.randperm(60, generator=torch.Generator().manual_seed(5)).split(16))
 
 
+@pytest.mark.parametrize("stream", ["never", "always"])
 @pytest.mark.parametrize("optimizer", ["sgd", "sam", "asam", "lsam", "sam:adamw"])
-def test_replays_end_where_plain_steps_do(optimizer):
-    captured, (step, batches) = recorded(optimizer), made(optimizer)
+def test_replays_end_where_plain_steps_do(optimizer, stream):
+    captured, (step, batches) = recorded(optimizer, stream=stream), made(optimizer)
     for epoch in range(2):
         for each in (captured.batches, batches):
             each.at_epoch.fill_(epoch)
-        for place in places():  # the last one is smaller and goes by the plain step
-            captured(place)
+        # the last one is smaller and goes by the plain step
+        for place, rows in zip(places(), captured.batches.rows(places()), strict=True):
+            captured(place, rows)
             step(batches.at(place, batches.augment))
     for ours, theirs in zip(captured.step.model.state_dict().values(), step.model.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)

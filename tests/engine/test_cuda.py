@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from evenly.data import Data
 from evenly.data.augment import Augment
+from evenly.data.mapped import MappedRows
 from evenly.engine import Checkpoints, Objective, captured
 from evenly.engine.batches import gathered
 from evenly.engine.side_by_side import side_by_side
@@ -70,6 +72,20 @@ def test_a_recorded_run_ends_where_the_plain_one_does(fitted, data, optimizer, c
     for ours, theirs in zip(recorded.history, plain.history, strict=True):
         assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=2e-3)
         assert ours["examples"] == theirs["examples"] == 150
+
+
+@pytest.mark.parametrize("capture", [True, False])
+@pytest.mark.parametrize("optimizer", ["sgd", "sam"])
+def test_a_streamed_run_ends_where_the_one_on_the_gpu_does(fitted, data, optimizer, capture, tmp_path):
+    np.save(tmp_path / "x.npy", data.train.inputs.numpy())
+    rows = MappedRows(np.load(tmp_path / "x.npy", mmap_mode="r"), range(150), data.train.labels)
+    stored = Data(train=(rows, data.train.labels, data.train.groups), test=data.test)
+    held = fitted(data, optimizer, capture=capture, stream="never")
+    for each in (data, stored):
+        streamed = fitted(each, optimizer, capture=capture, stream="always")
+        assert streamed.step == held.step
+        assert streamed.step.startswith("captured" if capture else "plain")
+        torch.testing.assert_close(weights_of(streamed), weights_of(held), atol=5e-4, rtol=5e-4)
 
 
 def test_an_objective_with_a_state_and_a_rate_that_changes_are_recorded_too(fit, data):

@@ -14,7 +14,7 @@ from torch import nn
 from evenly.data import Data
 from evenly.engine import RULES
 from evenly.engine.accuracy import standard_error
-from evenly.engine.selector import Selector
+from evenly.engine.selector import MOST, Selector
 from evenly.errors import EvenlyError
 
 LABELS = torch.tensor([0] * 6 + [1] * 6)
@@ -141,3 +141,17 @@ def test_the_rule_over_all_epochs_at_once(data):
     close = [t for t in range(len(curve)) if worst[t] >= worst[best] - standard_error(worst[best], limited)]
     expected = max(close, key=lambda t: (curve[t][1], worst[t], -t))
     assert select([(list(right), average) for right, average in curve], sizes) == expected + 1
+
+
+def test_a_bounded_number_of_epochs_is_kept_and_little_of_the_average_is_lost():
+    """Every epoch has one more right answer in the worst group and a lower average; all are within a standard error."""
+    selector, network, n = Selector("worst-group", False, None, 0), nn.Linear(1, 1), 5000
+    averages = [0.9 - 0.001 * t - 0.0004 * (t % 3) for t in range(25)]
+    for t, average in enumerate(averages):
+        share = (4000 + t) / n
+        measured = {"worst_group": share, "groups": [share, 0.99], "group_counts": [n, n], "accuracy": average}
+        selector.out_of_patience(t + 1, measured, network)
+        kept = [each.average for each in selector.candidates]
+        assert len(kept) == min(t + 1, MOST)
+        assert kept[0] == average  # of the best worst group
+        assert max(kept) >= max(averages) - 0.003

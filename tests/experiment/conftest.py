@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data import Data
-from evenly.experiment import comparing
+from evenly.experiment import work
 
 
 def _arrays(count: int = 24, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -52,13 +52,13 @@ def without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def executed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a comparison executes: (plan, execution) of each run."""
-    calls, execute = [], comparing.execute
+    calls, execute = [], work.execute
 
-    def watched(prepared: Any, out: Any, execution: Any, progress: Any) -> Any:
+    def watched(prepared: Any, out: Any, execution: Any, *others: Any, **options: Any) -> Any:
         calls.append((prepared.config.plan, execution))
-        return execute(prepared, out, execution, progress)
+        return execute(prepared, out, execution, *others, **options)
 
-    monkeypatch.setattr(comparing, "execute", watched)
+    monkeypatch.setattr(work, "execute", watched)
     return calls
 
 

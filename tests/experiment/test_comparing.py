@@ -146,9 +146,14 @@ def test_the_summary_is_computed_from_the_rows(everything):
             if each.control:
                 others = [rows[each.control, seed].result.measured.metric(metric) for seed in (0, 1)]
                 found = each.difference(metric)
-                over_seeds = evolve(found, examples_low=None, examples_high=None)
+                over_seeds = evolve(found, examples_low=None, examples_high=None, family=1)
                 assert over_seeds == paired([a - b for a, b in zip(values, others, strict=True)])
                 assert found.examples_low < found.examples_high
+                assert found.family == (
+                    sum(other.control is not None for other in everything.summary)
+                    if metric == everything.headline
+                    else 1
+                )
         costs = [rows[each.arm, seed].result for seed in (0, 1)]
         assert each.cost_multiple == pytest.approx(sum(result.cost / (EPOCHS * N) for result in costs) / 2)
         assert each.evaluation_cost_multiple > 0

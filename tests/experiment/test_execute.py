@@ -29,7 +29,8 @@ FILES = {"config.json", "metrics.jsonl", "model.safetensors", "predictions.npz",
 
 
 def stamps(folder):
-    return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+    files = [p for p in folder.rglob("*") if p.is_file() and p.name != ".lock"]  # which says who is at it
+    return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
 
 
 def no_step(*arguments, **options):
@@ -146,6 +147,12 @@ def test_a_finished_run_is_read_back_and_not_touched(data, tmp_path, monkeypatch
     assert again.history == first.history
     assert again.selection.indices.equal(first.selection.indices)
     assert stamps(tmp_path / "run") == before
+    content = bytearray((tmp_path / "run/model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "run/model.safetensors").chmod(0o644)
+    (tmp_path / "run/model.safetensors").write_bytes(content)
+    with pytest.raises(EvenlyError, match=r"model\.safetensors is damaged \(.*; .* or remove it and train again"):
+        train(**asked)
 
 
 @pytest.mark.parametrize("epochs_done", [1, 3])

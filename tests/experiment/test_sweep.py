@@ -178,8 +178,13 @@ def test_a_sweep_resumes_and_others_can_be_added(draw, tmp_path, executed):
     more = compare(**ask, sweep={"batch_size": [16, 32]})
     assert len(list((tmp_path / "out/runs").iterdir())) == 9
     assert by_name(more)["erm+sgd, batch_size 16", 0] == by_name(first)["erm+sgd, batch_size 16", 0]
-    assert {row.arm for row in more.others} == {row.arm for row in first.rows if row.arm.swept["batch_size"] == 8}
-    assert len(compare(**ask).others) == 9
+    assert by_name(more).items() > by_name(first).items()
+    assert (len(more.rows), more.others, more.plan.sweep) == (9, (), {"batch_size": (8, 16, 32)})
+    unswept = compare(**ask)
+    assert ({row.arm.name for row in unswept.rows}, len(unswept.others)) == ({"erm+sgd", "subsample+sgd"} | {
+        row.arm.name for row in unswept.rows if row.arm.control_of}, 9)  # fmt: skip
+    again = compare(**ask | {"methods": ["erm"]}, sweep={"batch_size": [8]})
+    assert (by_name(again), again.plan.methods) == (by_name(more), ("erm", "subsample"))
 
 
 # What is refused

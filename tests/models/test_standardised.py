@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import evenly
-from evenly.data import Data, Split
+from evenly.data import Data, Split, mapped
 from evenly.diagnose.losses import mean_loss
 from evenly.diagnose.samples import samples_of
 from evenly.models import factory, standardised
@@ -63,7 +63,7 @@ def scaled_by_hand(x, mean, std):
 @pytest.mark.parametrize("channels", [1, 2, 3])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_moments_against_numpy(monkeypatch, channels, streamed):
-    monkeypatch.setattr(standardised, "AT_ONCE", 7)  # several parts, the last one shorter
+    monkeypatch.setattr(mapped, "PIECE", 7 * channels * 42)  # several parts, the last one shorter
     x = pixels(COUNT, channels)
     split = Split(Read(x)) if streamed else Split(x, np.arange(COUNT) % 2)
     mean, std = channel_moments(split)

@@ -27,7 +27,7 @@ from evenly.runs.folder import FORMAT, Config
 from evenly.runs.network import NetworkSpec
 from evenly.runs.plan import DataSpec, MethodSpec, ModelSpec, OptimizerSpec, Plan
 from evenly.runs.results import DataSummary, Measured, RunResult
-from evenly.runs.run import Run
+from evenly.runs.run import InMemory, Run
 from evenly.runs.summary import Row, summarise
 from evenly.settings import Settings
 
@@ -95,7 +95,7 @@ def run(
         OptimizerSpec("sgd"), Settings(epochs=5, batch_size=None), seed=seed,
     )  # fmt: skip
     config = Config(evolve(asked, **plan or {}), NetworkSpec("mlp"), {}, reached.data.class_names)
-    return Run(config, reached, history, selection)
+    return Run(config, reached, None, InMemory(history, selection))
 
 
 def save(finished: Run, folder: Path, data: Data | None = None) -> Run:

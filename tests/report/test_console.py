@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,15 @@ def test_a_comparison_fits_a_terminal(build, seeds, groups, rule):
     for name in ("toys", "useful+sgd", "random_upsample+sgd", "pde+sgd", "accuracy", "cost", "control", "0.10", "+4.0"):
         assert name in text
     assert ("seeds [4.0, 4.0]" in text) is (seeds > 1)
-    assert ("seeds needs 3 or more" in text) is (seeds == 1)
+    assert ("seeds: 3 or more needed" in text) is (seeds == 1)
+
+
+def test_fewer_seeds_stand_beside_the_name(build):
+    table = build.comparison(seeds=3)
+    text = printed(build.of_rows([row for row in table.rows if row.seed or row.arm != build.UPSAMPLED], table.runs))
+    assert re.search(r"^  rando…\S*sgd, 2 seeds ", text, re.MULTILINE)
+    assert text.count("…") == 1
+    assert text.count("seeds ") == text.count("seeds [") + text.count("seeds needs") + 1
 
 
 def test_both_uncertainties_stand_under_a_difference(build):
@@ -52,7 +61,7 @@ def test_both_uncertainties_stand_under_a_difference(build):
     at = next(k for k, line in enumerate(lines) if line.startswith("useful+sgd"))
     assert lines[at].endswith("+26.7 for these models")
     assert lines[at + 1].endswith("examples [18.2, 34.5]")
-    assert lines[at + 2] == "seeds needs about 1 more"
+    assert lines[at + 2] == "seeds: 3 or more needed"
 
 
 def test_wide_numbers_fit_too(build):

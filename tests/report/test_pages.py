@@ -15,6 +15,7 @@ from evenly.errors import EvenlyError
 from evenly.files import write_json
 from evenly.report import write_report
 from evenly.report.results_table import scale_of
+from evenly.report.run_words import last_epoch
 from evenly.report.sweeps import MOST_POINTS, arm_styles, by_point, over_values
 from evenly.runs.arms import Arm
 from evenly.runs.examples import MOST_EXAMPLES
@@ -100,6 +101,7 @@ def folder(build, tmp_path):
         comparison.out = tmp_path / path
         for k, run in enumerate(comparison.runs.values()):
             build.save(run, comparison.out / "runs" / str(k), data or build.images(group_names=GROUPS))
+        comparison.rows = tuple(evolve(row, folder=f"runs/{k}") for k, row in enumerate(comparison.rows))
         comparison.save(comparison.out / "results.json")
         return comparison.out
 
@@ -229,6 +231,29 @@ def test_lines_over_a_swept_value(build, monkeypatch):
     assert [name for name, _ in block.legend] == ["erm+sgd", "useful+sgd"]
 
 
+def test_a_swept_line_has_the_seeds_that_every_value_has(build, monkeypatch):
+    table, drawn = build.sweep({"lr": [0.1, 0.4]}, arms=[build.ERM], seeds=3), []
+    monkeypatch.setattr("evenly.report.figures.curves", lambda lines, **how: drawn.extend(lines) or "")
+    table = build.of_rows([row for row in table.rows if (row.arm.swept["lr"], row.seed) != (0.1, 0)],
+                          sweep={"lr": (0.1, 0.4)})  # fmt: skip
+    over_values(table, arm_styles(table), "p")
+    assert [list(ys) for _, ys in drawn[0].seeds] == [pytest.approx([0.803, 0.813]), pytest.approx([0.806, 0.816])]
+
+
+def test_a_method_with_fewer_seeds_has_their_number_beside_it(build, tmp_path):
+    table = build.comparison(seeds=3)
+    fewer = [row for row in table.rows if row.seed == 2 or row.arm.name[:3] != "pde"]
+    fewer = [row for row in fewer if row.seed == 2 or row.arm != build.ERM_CUT]
+    table = build.of_rows(fewer, table.runs)
+    page = checked(write_report(table, tmp_path / "report.html"))
+    assert "over 3 seeds, or as many as stand beside a method." in page.said
+    assert re.search(r"pde\+sgd 1 seed .*erm\+sgd control, 1 seed ", page.said)
+    assert "useful+sgd 1 seed" not in page.said
+    assert "<td>pde+sgd, 1 seed</td>" in table._repr_html_()
+    assert "\npde+sgd, 1 seed & " in table.to_latex()
+    assert "over 3 seeds, or as many as stand beside a method." in table.to_latex()
+
+
 def test_arms_by_the_values_they_were_run_at(build):
     swept = [("erm", {"lr": 1}), ("useful", {"lr": 1, "factor": 2}), ("useful", {"lr": 1, "factor": 3}),
              ("erm", {"lr": 2}), ("useful", {"lr": 2, "factor": 2}), ("group_dro", {})]  # fmt: skip
@@ -318,7 +343,7 @@ def test_every_shape_of_comparison(build, tmp_path, shape):
         "no groups": "in its worst class",
         "no test": "Measured on the validation set",
         "training only": "say nothing about new data",
-        "one seed": "over seeds: needs 3 or more",
+        "one seed": "over seeds: 3 or more needed",
         "one arm": "no controls",
         "empty selection": "selected none of 40",
     }
@@ -348,6 +373,10 @@ def test_pages_say_what_the_last_epoch_would_give_and_who_prefers_the_rule(build
     assert "pde with sgd: the last epoch would give 86.3% accuracy" in said
     assert said.count("the last epoch would give") == 2
     assert "the last epoch would give" not in checked(write_report(build.comparison(), tmp_path / "report.html")).said
+    run.history[2]["validation"] = {**run.history[4]["validation"], "loss": 0.4}
+    assert last_epoch([run]) == (
+        "the last epoch would give the same on validation, 78.0% accuracy and 68.0% in the worst group"
+    )
 
 
 def test_a_run_without_history_or_selection(build, tmp_path):

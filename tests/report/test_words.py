@@ -31,11 +31,12 @@ def summary(pair="useful+sgd", cost=1.12, swept=None, **differences):
     arm = Arm(method, optimizer, swept or {})
     metrics = {name: Metric(0.8, 0.01, (0.79, 0.8, 0.81), difference) for name, difference in differences.items()}
     control = Arm(METHODS.get(method, "erm"), "sgd", swept or {}, control_of=arm)
-    return Summary(arm, 3, "last", cost, metrics, control, cost)
+    return Summary(arm, 3, "last", cost, metrics, control, cost, seed_numbers=(0, 1, 2))
 
 
 def erm(swept=None, **changes):
-    return evolve(Summary(Arm("erm", "sgd", swept or {}), 3, "last", 1.0, REFERENCE), **changes)
+    plain = Summary(Arm("erm", "sgd", swept or {}), 3, "last", 1.0, REFERENCE, seed_numbers=(0, 1, 2))
+    return evolve(plain, **changes)
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def verdict(table):
         (FALL, "lowered", "lowered accuracy by 2.0 points against random upsampling at the same cost"),
         (NEITHER, "unclear", "no clear difference to accuracy against random upsampling"),
         (NEITHER, "unclear", ": −0.4 points; over seeds [−1.9, 1.1]."),
-        (Difference(0.023, None, None, 1), "unknown", "+2.3 points; over seeds: needs 3 or more."),
+        (Difference(0.023, None, None, 1), "unknown", "+2.3 points; over seeds: 3 or more needed."),
         (
             Difference(0.0, None, None, 2, 0.0),
             "unclear",
@@ -82,7 +83,7 @@ def verdict(table):
         (
             FOR_THESE,
             "raised-for-these",
-            ", clear for these models only: over test examples [18.2, 34.5], over seeds: needs about 1 more.",
+            ", clear for these models only: over test examples [18.2, 34.5], over seeds: 3 or more needed.",
         ),
         (
             evolve(RISE, examples_low=-0.01, examples_high=0.05),
@@ -99,12 +100,45 @@ def test_a_verdict_follows_the_interval(verdict, difference, outcome, text):
 
 
 def test_a_worst_group_that_moved_is_no_gain(verdict):
-    """The control's worst group rose by 3.6 points at least, the worst group by 0.7: another one is the worst now."""
-    moved = Difference(0.007, -0.07, 0.08, 4, 0.05, 0.036, 0.087)
-    found = verdict(erm(), summary(worst_group=moved, accuracy=NEITHER), rule="worst-group")
+    moved = Difference(0.007, -0.07, 0.08, 3, 0.05, -0.036, 0.05)
+    useful = evolve(summary(worst_group=moved, accuracy=NEITHER), groups=(0.7, 0.6, None))
+    control = evolve(erm(groups=(0.59, 0.8, None)), arm=useful.control)
+    found = verdict(erm(), useful, control, rule="worst-group")
     assert found.outcome == "unclear"
-    assert "over test examples of the control's worst group [3.6, 8.7]" in found.sentence
-    assert found.notes == ("With it, another group is the worst.",)
+    assert "over test examples [−3.6, 5.0]" in found.sentence
+    assert found.notes == (
+        "A larger test set is needed: the interval over test examples includes 0.",
+        "With it, another group is the worst.",
+    )
+    found = verdict(erm(), useful, evolve(control, groups=(0.8, 0.59, None)), rule="worst-group")
+    assert found.notes[1:] == ()
+
+
+def test_an_open_question_is_told_with_what_might_settle_it(verdict):
+    assert verdict(erm(), summary(accuracy=evolve(NEITHER, sd=0.006))).notes == ("About 9 more seeds might settle it.",)
+    corrected = evolve(RISE, sd=0.005, p=0.014, adjusted_p=0.07, family=5)
+    assert verdict(erm(), summary(accuracy=corrected)).notes == (
+        "Over seeds it is not clear among 5 methods: p = 0.014, 0.070 after Holm's correction.",
+        "About 1 more seed might settle it.",
+    )
+    assert verdict(erm(), evolve(summary(accuracy=RISE), seeds=5)).notes == (
+        "The difference is of 3 of 5 seeds: the others have no control.",
+    )
+
+
+def test_one_sentence_says_that_several_methods_are_corrected_for(table):
+    several = [evolve(RISE, p=0.01, adjusted_p=0.02, family=2)] * 2
+    arms = summary(accuracy=several[0]), summary("pde+sgd", 0.07, accuracy=several[1])
+    said = "With 2 methods judged, clear over seeds means p < 0.05 after Holm's correction."
+    assert said in closing(table(erm(), *arms))
+    assert said not in closing(table(erm(), summary(accuracy=RISE)))
+
+
+def test_a_control_that_cost_more_than_its_method_is_named(table):
+    small = evolve(summary("pde+sgd", 0.1, accuracy=RISE), control_cost_multiple=0.141)
+    said = "A control stops after the step that reaches its method's cost: that of pde with sgd cost 41% more."
+    assert said in closing(table(erm(), small))
+    assert said not in closing(table(erm(), evolve(small, control_cost_multiple=0.104)))
 
 
 def test_the_rule_decides_the_headline(verdict):
@@ -136,6 +170,9 @@ def test_a_cheap_method_is_also_compared_with_erm_in_full(verdict):
     assert found.notes == (
         "Against plain training with sgd as far as it ran (0.50x, 90.0%): −10.0 points; over seeds: all the same.",
     )
+    (note,) = verdict(erm(seed_numbers=(2, 1, 0)), cheap).notes  # by seed, not by position
+    assert note.endswith("(1.00x, 90.0%): −10.0 points; over seeds [−15.0, −5.0].")
+    assert verdict(erm(seed_numbers=(3, 4, 5)), cheap).notes == ()
 
 
 def test_erm_in_full_is_that_of_the_same_values(verdict):
@@ -265,9 +302,14 @@ def test_a_comparison_has_the_means_of_what_was_inferred(build, table):
     ]
     # what two methods of a seed share counts once, so that pde's second seed does not matter
     (said,) = inferences([*rows[:3], Row(Arm("lff", "sgd"), 0, build.result("lff"))])
-    for part in ("plain training with sgd, pde with sgd: groups were inferred by useful after 2.5 epochs",
-                 "cost of 150 example", "0, easy 1,511; 0, hard 4", "means over 2 seeds", "groups is 0.35",
-                 "holds 70% of"):  # fmt: skip
+    for part in (
+        "plain training with sgd, pde with sgd: groups were inferred by useful after 2.5 epochs",
+        "cost of 150 example",
+        "0, easy 1,511; 0, hard 4",
+        "means over 2 seeds",
+        "groups is 0.35",
+        "holds 70% of",
+    ):
         assert part in said
     assert said in closing(table(erm(), rows=rows))
     other = Row(Arm("jtt", "sgd"), 0, build.result("jtt", inferred_groups=inferred(by="eiil")))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from evenly.errors import EvenlyError
-from evenly.files import read_json
-from evenly.runs.folder import Config, RunFolder
+from evenly.errors import EvenlyError, InUseError
+from evenly.files import read_json, writing
+from evenly.runs.folder import Config, RunFolder, read_failure
 from evenly.runs.network import NetworkSpec
 from evenly.runs.plan import DataSpec, MethodSpec, ModelSpec, OptimizerSpec, Plan
 from evenly.settings import Settings
@@ -110,6 +110,27 @@ def test_a_kill_while_the_folder_is_made_leaves_it_usable(tmp_path, monkeypatch,
     assert read_json(tmp_path / "run/config.json") == CONFIG.to_dict()
 
 
+def test_a_failure_that_may_pass_is_not_kept(tmp_path):
+    folder = RunFolder(tmp_path, CONFIG)
+    folder.prepare()
+    with pytest.raises(EvenlyError) as full, writing(tmp_path):
+        raise OSError(28, "No space left on device")
+    for error in (full.value, OSError("lost"), InUseError("in use")):
+        folder.fail(error)
+        assert read_failure(tmp_path) is None
+    folder.fail(ValueError("it diverged"))
+    assert read_failure(tmp_path) == "ValueError: it diverged"
+
+
+def test_going_on_removes_what_a_kill_left_half_written(tmp_path):
+    RunFolder(tmp_path, CONFIG).prepare()
+    (tmp_path / "checkpoint").mkdir()
+    for name in (".model.safetensors.7-7.partial", "checkpoint/.state.pt.7-7.partial"):
+        (tmp_path / name).write_bytes(b"half")
+    RunFolder(tmp_path, CONFIG).prepare()
+    assert contents(tmp_path) == [".lock", "checkpoint", "config.json"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="folders are held by POSIX locks")
 def test_a_folder_in_use_is_refused_until_its_holder_is_gone(tmp_path):
     import pickle
@@ -143,11 +164,11 @@ def test_workers_end_with_a_parent_that_was_killed(tmp_path):
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([sys.executable, str(tmp_path / "script.py"), str(tmp_path / "out")], **quiet) as parent:
         deadline = time.monotonic() + 120
-        while len(workers_in(tmp_path / "out")) < 2 and time.monotonic() < deadline:
+        while len(workers_in(tmp_path / "out/runs")) < 2 and time.monotonic() < deadline:
             time.sleep(0.2)
-        assert len(workers_in(tmp_path / "out")) == 2
+        assert len(workers_in(tmp_path / "out/runs")) == 2
         parent.kill()
     deadline = time.monotonic() + 20
-    while workers_in(tmp_path / "out") and time.monotonic() < deadline:
+    while workers_in(tmp_path / "out/runs") and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert workers_in(tmp_path / "out") == []
+    assert workers_in(tmp_path / "out/runs") == []

@@ -163,9 +163,8 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path):
         (tmp_path / "run").chmod(0o755)
 
 
-def test_saving_again_replaces_what_a_kill_left(tmp_path):
+def test_saving_again_replaces_the_network(tmp_path):
     network, spec, inputs = mlp()
-    (tmp_path / ".model.safetensors.partial").write_bytes(b"half")
     save_network(network, tmp_path)
     save_network(network, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
@@ -185,7 +184,7 @@ def damage(folder, case):
 
 
 REFUSED = {
-    "no weights": "holds no model.safetensors; copy the run's folder again, or train it again",
+    "no weights": "holds no model.safetensors; copy the run's folder again, or remove it and train again",
     "cut short": r"model.safetensors is damaged \(.*\); copy the run's folder again",
     "no words": "vocabulary.json, the words of a bag of words, is missing or damaged; copy",
     "strange words": "vocabulary.json, the words of a bag of words, is missing or damaged; copy",

@@ -7,13 +7,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from evenly.runs.arms import Arm
-from evenly.runs.differences import Correct, over_examples, paired
+from evenly.runs.differences import paired
+from evenly.runs.example_intervals import Correct, over_examples
 from evenly.runs.results import Usage
 from evenly.runs.summary import Row, Summary, summarise
 
 ERM, USEFUL, PDE = (Arm(method, "sgd") for method in ("erm", "useful", "pde"))
+RIGHT = {USEFUL: [0, 1, 2], ERM: [0]}
 CUT = Arm("erm", "sgd", control_of=PDE)
 
 
@@ -70,6 +73,49 @@ def test_what_each_run_got_right_gives_the_uncertainty_over_examples(result):
     assert (found.examples_low, found.examples_high) == pytest.approx(over_examples(np.array([0, 1, 1, 0])))
     runs[ERM, 0].correct = None  # in the folder of an older version
     assert summarise(rows, runs)[0].difference("accuracy") == paired([0.5])
+
+
+def test_seeds_without_a_run_of_the_control_are_in_neither_uncertainty(result):
+    """Of a seed without a control there is no difference, and its examples are not used. Where the control's row is
+    there and its run is not, the examples would be of fewer seeds than the difference: there is no interval."""
+    rows = [Row(USEFUL, seed, result(0.75), ERM) for seed in range(3)]
+    rows += [Row(ERM, seed, result(0.25)) for seed in (0, 2)]
+    labels = np.arange(4) % 2
+    runs = {
+        (row.arm, row.seed): run(
+            results=result(), correct=Correct(np.isin(np.arange(4), RIGHT[row.arm]), labels, None, "a")
+        )
+        for row in rows
+    }
+    found = summarise(rows, runs)[0].difference("accuracy")
+    assert (found.mean, found.pairs) == (0.5, 2)
+    assert (found.examples_low, found.examples_high) == pytest.approx(over_examples(np.array([0, 1, 1, 0])))
+    for lost in ((ERM, 2), (USEFUL, 2)):
+        left = {key: each for key, each in runs.items() if key != lost}
+        assert summarise(rows, left)[0].difference("accuracy") == paired([0.5, 0.5])
+
+
+def test_the_methods_of_a_table_are_one_family_in_the_headline_metric(result):
+    """Holm's correction, for every arm that has a control; not for other metrics, nor for arms without a difference."""
+    draw, shares = np.random.default_rng(0), {}
+    rows = []
+    for arm, control in ((USEFUL, ERM), (PDE, CUT), (ERM, None), (CUT, None)):
+        for seed, share in enumerate(draw.uniform(0.5, 0.9, (4, 2)).tolist()):
+            shares[arm, seed] = min(share)
+            rows.append(Row(arm, seed, result(0.8 + seed / 50, share, rule="worst-group"), control))
+    useful, pde, erm, _ = summarise(rows)
+    p = [
+        stats.ttest_rel(*([shares[arm, seed] for seed in range(4)] for arm in pair)).pvalue
+        for pair in ((USEFUL, ERM), (PDE, CUT))
+    ]
+    found = [each.difference("worst_group") for each in (useful, pde)]
+    assert [each.p for each in found] == pytest.approx(p)
+    assert [each.adjusted_p for each in found] == pytest.approx(
+        [max(2 * min(p), q) if q > min(p) else 2 * q for q in p]
+    )
+    assert [each.family for each in found] == [2, 2]
+    assert (useful.difference("accuracy").adjusted_p, useful.difference("accuracy").family) == (None, 1)
+    assert erm.difference("worst_group") is None
 
 
 def run(*worst, results, correct=None):

@@ -11,13 +11,7 @@ from evenly.models.cubic import CubicCNN
 from evenly.theory import cubic
 from evenly.theory.growth import two_features
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def normal(*shape, seed=0, scale=1.0):

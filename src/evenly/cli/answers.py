@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evenly.errors import EvenlyError
-from evenly.files import holds_something, make_folder, read_json, write_json
+from evenly.files import holds_something, make_folder, read_json, sealed, write_json
 
 
 def check_answer(out: Path, file: str, question: Any, key: str = "target") -> None:
@@ -28,4 +28,4 @@ def check_answer(out: Path, file: str, question: Any, key: str = "target") -> No
 
 def keep_answer(out: Path, file: str, content: Mapping[str, Any]) -> None:
     make_folder(out)
-    write_json(out / file, content)
+    write_json(out / file, sealed(content))

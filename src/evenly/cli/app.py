@@ -18,9 +18,9 @@ import typer
 
 from evenly import __version__
 from evenly.analyses import AuditSettings, Axes, CardSettings, Quadratic, Runs
-from evenly.cli import audit, compare, lists, stability, train, use
+from evenly.cli import audit, compare, lists, stability, status, train, use
 from evenly.errors import EvenlyError, EvenlyWarning, SettingError, lack_of_memory
-from evenly.settings import Execution, Settings, settings_of
+from evenly.settings import Execution, Searching, Settings, settings_of
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -29,7 +29,7 @@ app = typer.Typer(
 )  # fmt: skip
 for verb in (
     compare.demo, train.train, compare.compare, use.predict, use.export, audit.audit, stability.stability, use.report,
-    lists.methods, lists.datasets, lists.models, lists.optimizers, lists.cache,
+    status.status, lists.methods, lists.datasets, lists.models, lists.optimizers, lists.cache,
 ):  # fmt: skip
     app.command()(verb)
 
@@ -120,7 +120,7 @@ def _stopped() -> NoReturn:
 
 def _spelled(error: SettingError) -> str:
     """A refused setting as it is typed here: batch_size is --batch-size, an option of a method -o NAME."""
-    classes = (Settings, Execution, AuditSettings, CardSettings, Axes, Quadratic, Runs)
+    classes = (Settings, Execution, Searching, AuditSettings, CardSettings, Axes, Quadratic, Runs)
     if error.owner in ("", "setting") and any(error.name in settings_of(each) for each in classes):
         return error.spelled(f"--{error.name.replace('_', '-')}")
     return str(error)
@@ -137,6 +137,8 @@ def _typed(message: str) -> str:
         name, quoted, plain = hint.groups()
         if name in (*options, "out") and (quoted or name == "groups"):
             return f"--{name.replace('_', '-')} {shlex.quote(quoted or plain)}"
+        if name in options and plain in ("True", "False"):
+            return f"--{'no-' * (plain == 'False')}{name.replace('_', '-')}"
         if name in _data_options():
             return f"-d {name}={quoted or {'True': 'true', 'False': 'false'}.get(plain, plain)}"
         return f"{name}={quoted}" if quoted else hint.group()

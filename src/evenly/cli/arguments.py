@@ -167,14 +167,17 @@ def out_of(data: str, out: Path) -> Path:
     return out
 
 
-def default_folder(data: str, *words: object, typed: Mapping[str, Any]) -> Callable[[Any], Path]:
-    """A function from a config to its folder: what was typed is for the reader, the digest is its identity."""
+def default_folder(data: str, *words: object, typed: Mapping[str, Any] | None = None) -> Callable[..., Path]:
+    """A function from a config, and what differs from the defaults, to its folder.
+
+    What differs, or else what was typed, is for the reader; the digest is its identity.
+    """
     path = Path(data)
     name = path.resolve().name if path.is_dir() else Path(path.name.removesuffix(".gz")).stem
-    differs = {key: value for key, value in typed.items() if key not in (*NOT_IN_NAMES, *settings_of(Execution))}
-    shown = re.sub(r"[^\w.+-]", "", "-".join(_flat(differs)))[:50]
 
-    def folder(config: Any) -> Path:
+    def folder(config: Any, differs: Mapping[str, Any] = typed or {}) -> Path:
+        values = {key: value for key, value in differs.items() if key not in (*NOT_IN_NAMES, *settings_of(Execution))}
+        shown = re.sub(r"[^\w.+-]", "", "-".join(_flat(values)))[:50]
         content = json.dumps(config, sort_keys=True) if isinstance(config, Mapping) else config.digest
         digest = hashlib.sha256(content.encode()).hexdigest()[:6]
         parts = [name, *(str(word).replace(":", "-") for word in words), shown, digest]  # sam:adamw
@@ -198,17 +201,26 @@ def only_given(**values: Any) -> dict[str, Any]:
 
 def sweep_values(items: list[str] | None) -> dict[str, list[Any]]:
     """name=value,value,... pairs; a whole batch is called 'full' here as in --batch-size."""
-    sweep: dict[str, list[Any]] = {}
+    by_name = _by_name(items, "sweep", "swept", "value,value", "batch_size=128,256")
+    return {name: Option(name, Any).parsed_list(text) for name, text in by_name.items()}
+
+
+def search_spaces(items: list[str] | None) -> dict[str, str]:
+    """name=space pairs."""
+    return _by_name(items, "search", "searched", "space", "lr=log:1e-4:1e-1")
+
+
+def _by_name(items: list[str] | None, verb: str, done: str, form: str, example: str) -> dict[str, str]:
+    """What stands after each name and its equals sign."""
+    texts: dict[str, str] = {}
     for item in items or []:
         name, equals, text = item.partition("=")
         if not equals or not name:
-            raise EvenlyError(f"sweep {item!r} is not name=value,value; write e.g. batch_size=128,256")
-        if name in sweep:
-            raise EvenlyError(f"{name} is swept twice; give all its values at once, {name}=value,value")
-        value = Option(name, Any)
-        listed = value.parsed(f"[{text}]")
-        sweep[name] = listed if isinstance(listed, list) else [value.parsed(part.strip()) for part in text.split(",")]
-    return sweep
+            raise EvenlyError(f"{verb} {item!r} is not name={form}; write e.g. {example}")
+        if name in texts:
+            raise EvenlyError(f"{name} is {done} twice; give all its values at once, {name}={form}")
+        texts[name] = text
+    return texts
 
 
 def pairs(items: list[str] | None) -> dict[str, Any]:

@@ -29,15 +29,16 @@ from evenly.cli.arguments import (
     out_of,
     pairs,
     pairs_by_method,
+    search_spaces,
     seeds_of,
     sweep_values,
     takes,
 )
 from evenly.errors import EvenlyError
-from evenly.settings import Execution, Settings
+from evenly.settings import Execution, Searching, Settings, settings_of
 
 
-@takes(Settings, Execution)
+@takes(Settings, Execution, Searching)
 def compare(
     data: Annotated[str | None, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)] = None,
     methods: Annotated[
@@ -61,6 +62,15 @@ def compare(
             help="Run every method at several values: batch_size=128,256 or useful.factor=2,3. Repeatable; then every "
             "combination is run.",
             metavar="NAME=VALUE,VALUE",
+            show_default=False,
+        ),
+    ] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Search values for each method on validation, before they are compared: lr=log:1e-4:1e-1, "
+            "rho=uniform:0.01:0.2, batch_size=int:16:256 or useful.factor=2,3,4. Repeatable.",
+            metavar="NAME=SPACE",
             show_default=False,
         ),
     ] = None,
@@ -93,6 +103,7 @@ def compare(
       evenly compare shortcut-digits --methods erm,pde,group_dro --seeds 5
       evenly compare my.npz --optimizers sgd,sam -o useful.factor=3
       evenly compare cifar10 --sweep batch_size=128,256,512
+      evenly compare my.npz --search lr=log:1e-4:1e-1 --trials 16
     """
     from evenly.experiment.comparing import compare as run_compare
 
@@ -100,14 +111,16 @@ def compare(
         data=data, methods=None if methods is None else names(methods),
         optimizers=None if optimizers is None else names(optimizers), model=model,
         seeds=None if seeds is None else seeds_of(seeds), out=out, options=pairs_by_method(option) or None,
-        sweep=sweep_values(sweep) or None, model_options=pairs(model_option) or None,
-        data_options=pairs(data_option) or None, record=pairs(record) or None,
+        sweep=sweep_values(sweep) or None, search=search_spaces(search) or None, record=pairs(record) or None,
+        model_options=pairs(model_option) or None, data_options=pairs(data_option) or None,
     )  # fmt: skip
     values = merged(config_values(config), typed | settings)
     if is_of_a_run(values):
         what = "a comparison; name its DATA and settings" if "compare" in values else "a run; give it to `evenly train`"
         raise EvenlyError(f"{config} is the config of {what}")
-    check_names(config, values, "methods", "optimizers", "seeds", "controls", "sweep")
+    check_names(
+        config, values, "methods", "optimizers", "seeds", "controls", "sweep", "search", *settings_of(Searching)
+    )
     if not values.get("data"):
         raise EvenlyError("there is no DATA; give a name from `evenly datasets`, a file or a folder, or --config FILE")
     place = str(values.pop("data"))
@@ -127,7 +140,7 @@ def demo(
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Processes that share the seeds. [default: one per core, four at most]",
+            help="Processes that share the runs. [default: one per core, four at most]",
             metavar="INTEGER",
             show_default=False,
         ),
@@ -150,7 +163,9 @@ def _show(tables: list[Any], out: Path, as_json: bool) -> None:
     if as_json:
         content = [table.to_dict() for table in tables]
         print(json.dumps(content[0] if len(content) == 1 else content, indent=2))
-        return
-    from evenly.report.console import show_comparisons
+    else:
+        from evenly.report.console import show_comparisons
 
-    show_comparisons(tables, out / "report.html")
+        show_comparisons(tables, out / "report.html")
+    if any(table.failures for table in tables):
+        raise typer.Exit(1)

@@ -32,7 +32,7 @@ from evenly.errors import EvenlyError
 from evenly.settings import Execution, Settings
 
 
-@takes(Settings, (Execution, ("device", "workers", "capture")))
+@takes(Settings, (Execution, ("device", "workers", "capture", "stream")))
 def train(
     data: Annotated[str | None, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)] = None,
     method: Annotated[
@@ -112,6 +112,5 @@ def _run(file: Path | None, config: dict[str, Any], typed: dict[str, Any]) -> An
     check_names(file, config, "method", "optimizer", "seed", "budget", *found.options)
     options = found.checked(values.pop("options", {}))
     words = method, values.get("optimizer", "sgd"), f"seed{values.get('seed', 0)}"
-    out = default_folder(data, *words, typed=values | {"options": options})
-    values["out"] = out_of(data, Path(values["out"])) if "out" in values else out
+    values["out"] = out_of(data, Path(values["out"])) if "out" in values else default_folder(data, *words)
     return run_train(data, **values, **options)

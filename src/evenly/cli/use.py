@@ -99,11 +99,47 @@ def export(
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that another command left.")],
+    to_csv: Annotated[
+        str | None, typer.Option("--csv", help="Write a comparison as csv; '-' prints it.", metavar="FILE|-")
+    ] = None,
+    to_latex: Annotated[
+        str | None, typer.Option("--latex", help="Write a comparison as LaTeX; '-' prints it.", metavar="FILE|-")
+    ] = None,
+    per: Annotated[
+        Literal["method", "run"], typer.Option(help="What a row of these is.", metavar="method|run")
+    ] = "method",
 ) -> None:
-    """Make the pages of a folder again from its files.
+    """Make the pages of a folder again, or write its table.
 
-    Example: evenly report runs/a
+    Pages are made from the files of the folder. With --csv or --latex the table of a comparison is written instead.
+
+    \b
+    Examples:
+      evenly report runs/a
+      evenly report runs/table --csv table.csv --latex table.tex
+      evenly report runs/table --csv - --per run
     """
     from evenly.report import write_report
+    from evenly.runs.comparison import load_comparison
+    from evenly.runs.tables import BOOKTABS
 
-    print(f"page: {write_report(folder)}")
+    if to_csv is None and to_latex is None:
+        print(f"page: {write_report(folder)}")
+        return
+    if to_csv == to_latex == "-":
+        raise EvenlyError("--csv and --latex cannot both be printed; give one of them a file")
+    for file, start in ((to_csv, "method,"), (to_latex, BOOKTABS)):
+        _refuse_other(file, start)
+    table = load_comparison(folder)
+    for file, text in ((to_csv, table.to_csv), (to_latex, table.to_latex)):
+        if file is not None:
+            written = text(None if file == "-" else file, per=per)
+            print(written if file == "-" else file, end="" if file == "-" else "\n")
+
+
+def _refuse_other(file: str | None, start: str) -> None:
+    """Refuse to overwrite anything but an earlier table."""
+    if file is None or file == "-" or not (path := Path(file)).exists():
+        return
+    if path.is_dir() or not path.read_bytes().startswith(start.encode()):
+        raise EvenlyError(f"{path} exists and holds no table of evenly; give another file")

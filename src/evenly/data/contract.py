@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from evenly.data.mapped import MappedRows, pieces
 from evenly.data.preprocessing import Preprocessing
 from evenly.data.texts import Texts
 from evenly.errors import EvenlyError, shortened
@@ -84,14 +85,14 @@ class Split:
             if isinstance(self.inputs, Tensor | Texts):
                 raise EvenlyError(f"the {name} set has inputs but no labels; give labels of shape ({count},)")
             labels = _labels_of(self.inputs)
-        self.labels = _as_integers(labels, f"{name} labels", count)
+        self.labels = as_integers(labels, f"{name} labels", count)
         self.groups = None if groups is None else as_groups(groups, f"{name} groups", count)
         self.evaluation_groups = (
             None if evaluation_groups is None else as_groups(evaluation_groups, f"{name} groups", count)
         )
         self.texts = self.inputs.texts if isinstance(self.inputs, Texts) else texts
         self.attributes = {
-            key: _as_integers(column, f"{name} attribute {key!r}", count) for key, column in (attributes or {}).items()
+            key: as_integers(column, f"{name} attribute {key!r}", count) for key, column in (attributes or {}).items()
         }
 
     def __len__(self) -> int:
@@ -120,11 +121,15 @@ class Split:
         """What accuracy is measured by: the evaluation groups where there are any, else the groups."""
         return self.groups if self.evaluation_groups is None else self.evaluation_groups
 
-    def to(self, device: torch.device) -> Split:
-        """This split with its in-memory tensors on a device; a Dataset stays where it is."""
+    def to(self, device: torch.device, *, inputs: bool = True) -> Split:
+        """This split with its tensors on a device, the inputs on request; a Dataset stays where it is."""
         moved = object.__new__(Split)
         moved.name, moved.attributes, moved.texts, moved.places = self.name, self.attributes, self.texts, self.places
-        moved.inputs = self.inputs.to(device) if isinstance(self.inputs, Tensor) else self.inputs
+        moved.inputs = self.inputs
+        if inputs and isinstance(self.inputs, MappedRows):
+            moved.inputs = self.inputs.at(torch.arange(len(self.inputs))).to(device)
+        elif inputs and isinstance(self.inputs, Tensor):
+            moved.inputs = self.inputs.to(device)
         moved.labels = self.labels.to(device)
         moved.groups = None if self.groups is None else self.groups.to(device)
         moved.evaluation_groups = None if self.evaluation_groups is None else self.evaluation_groups.to(device)
@@ -243,9 +248,10 @@ class Data:
             if callable(own := getattr(split.inputs, "fingerprint", None)):
                 digest.update(str(own()).encode())
             for array in (split.inputs, split.labels, split.groups, split.evaluation_groups):
-                if isinstance(array, Tensor):
+                if isinstance(array, Tensor | MappedRows):
                     digest.update(str((array.dtype, tuple(array.shape))).encode())
-                    digest.update(array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+                    for part in pieces(array):
+                        digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()[:16]
 
 
@@ -276,7 +282,7 @@ def _as_inputs(inputs: Any, name: str) -> Any:
         check_dense(inputs, f"the {name} inputs")
         if inputs.ndim < 2:
             raise EvenlyError(f"the {name} inputs have shape {tuple(inputs.shape)}; give (N, features) or (N, C, H, W)")
-        if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+        if inputs.is_floating_point() and not all(bool(part.isfinite().all()) for part in pieces(inputs)):
             bad = (~torch.isfinite(inputs)).flatten(1).any(1).nonzero().flatten()
             raise EvenlyError(
                 f"{len(bad)} of {len(inputs)} {name} inputs hold NaN or infinity, the first at index {int(bad[0])}; "
@@ -327,7 +333,9 @@ def check_dense(tensor: Tensor, what: str) -> None:
 
 
 def as_tensor(values: Any, what: str) -> Tensor:
-    """Values of a user's, perhaps a list or an array, as a tensor on the CPU."""
+    """Values of a user's, perhaps a list, an array or a column of pandas, as a tensor on the CPU."""
+    if hasattr(values, "__array__") and not isinstance(values, Tensor | np.ndarray):
+        values = np.array(values)  # what pandas holds cannot be written to, and torch warns of that
     if isinstance(values, np.ndarray) and values.dtype.kind not in "OSU":
         values = _native(values, f"{what} are")
     try:
@@ -340,7 +348,8 @@ def as_tensor(values: Any, what: str) -> Tensor:
     return tensor
 
 
-def _as_integers(values: Any, what: str, count: int) -> Tensor:
+def as_integers(values: Any, what: str, count: int) -> Tensor:
+    """Whole numbers (N,), one for each example; anything else is refused."""
     tensor = as_tensor(values, what)
     if tensor.shape != (count,):
         raise EvenlyError(f"{what} have shape {tuple(tensor.shape)} for {count} examples; give one integer for each")
@@ -363,7 +372,7 @@ def as_groups(groups: Any, what: str, count: int) -> Tensor:
                 "nothing can be measured by them; give other groups, or none"
             )
         return tensor
-    tensor = _as_integers(tensor, what, count)
+    tensor = as_integers(tensor, what, count)
     if int(tensor.min()) < 0:
         raise EvenlyError(f"{what} hold {int(tensor.min())}; number the groups from 0")
     if int(tensor.max()) >= MOST_GROUPS:

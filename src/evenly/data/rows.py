@@ -1,7 +1,8 @@
 """The rows of a table: a CSV file (UTF-8, also gzipped), a JSON Lines file, or rows in memory.
 
 Cells are stripped texts. Where a caller asks for numbers, a column that holds nothing else is float64, NaN where a
-number is missing. CSV files are read by pyarrow block by block, so that the text of a large file is never in memory.
+number is missing. CSV files are read by pyarrow block by block, so that the text of a large file is never in memory;
+nor are its numbers where they do not fit, which then are in a file of the cache.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from evenly.data.images.cache import Scratch
+from evenly.data.mapped import fits_memory
 from evenly.data.preprocessing import MISSING
 from evenly.errors import EvenlyError
 
@@ -29,6 +32,9 @@ FILE_COLUMNS = ("file", "file_name")
 """What a column of image files is called; the second is Hugging Face's name."""
 BLOCK = 1 << 25
 """Bytes that are read at a time; a row may not be longer."""
+
+TABLE_COPIES = 2
+"""How often the numbers of a table are in memory at once: as they are read, and by columns or encoded."""
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Texts = dict[str, list[str]]
@@ -162,12 +168,12 @@ def read_rows(
     as_text = set(kept if texts is None else kept.keys() & set(texts))
     while True:
         try:
-            columns, blocks = _read(path, len(header), skip, kept, as_text, blank_rows)
+            columns, numbers = _read(path, len(header), skip, kept, as_text, blank_rows)
             break
         except _NotNumbersError as found:  # a text below many numbers: the column is read again as texts
             as_text.update(found.names)
     number_names = [name for name in kept if name not in as_text]
-    rows = Rows(path, columns, list(kept), _joined(blocks), number_names, header.count(""))
+    rows = Rows(path, columns, list(kept), numbers, number_names, header.count(""))
     if not len(rows):
         raise _without_rows(path)
     return rows
@@ -256,8 +262,8 @@ def _header(path: Path) -> tuple[list[str], int]:
 
 def _read(
     path: Path, width: int, skip: int, kept: Mapping[str, int], as_text: Collection[str], blank_rows: bool
-) -> tuple[Texts, list[Floats]]:
-    """The texts of a CSV file by column, and its numbers in blocks of rows.
+) -> tuple[Texts, Floats]:
+    """The texts of a CSV file by column, and its numbers (N, F).
 
     Args:
         width: the number of columns in the file.
@@ -269,7 +275,7 @@ def _read(
 
     names = [str(i) for i in range(width)]
     texts: Texts = {name: [] for name in kept if name in as_text}
-    blocks: list[Floats] = []
+    numbers = _Numbers(len(kept) - len(texts))
     # on one thread, since blocks that are read ahead would take memory
     read = arrow.ReadOptions(column_names=names, skip_rows_after_names=skip, block_size=BLOCK, use_threads=False)
     parse = arrow.ParseOptions(
@@ -286,13 +292,13 @@ def _read(
                     texts[name] += _stripped(batch.column(kept[name]))
                 if len(texts) < len(kept):
                     columns = {name: batch.column(place) for name, place in kept.items() if name not in as_text}
-                    blocks.append(_as_numbers(columns))
+                    numbers.add(_as_numbers(columns))
     except (pa.ArrowException, ValueError, OSError) as error:
         _refuse_fault(path, width)
         raise _unreadable(path, error) from None
     if "\n" in last:  # perhaps a quote that is not closed, which pyarrow closes at the end of the file
         _refuse_fault(path, width)
-    return texts, blocks
+    return texts, numbers.joined()
 
 
 def _refuse_fault(path: Path, width: int) -> None:
@@ -363,12 +369,29 @@ def _floats(column: Any) -> Floats:
     return floats
 
 
-def _joined(blocks: list[Floats]) -> Floats:
-    """One array of all blocks, which are let go one by one."""
-    whole = np.empty((sum(map(len, blocks)), blocks[0].shape[1] if blocks else 0))
-    end = len(whole)
-    while blocks:
-        block = blocks.pop()
-        whole[end - len(block) : end] = block
-        end -= len(block)
-    return whole
+class _Numbers:
+    """Blocks of rows (n, F) that come one after the other: kept in memory as far as they fit, else in a file."""
+
+    def __init__(self, width: int) -> None:
+        self.width, self.count = width, 0
+        self.blocks: list[Floats] = []
+        self.scratch: Scratch | None = None
+
+    def add(self, block: Floats) -> None:
+        self.count += len(block)
+        self.blocks.append(block)
+        if self.scratch is None and not fits_memory(TABLE_COPIES * 8 * self.count * self.width):
+            self.scratch = Scratch()
+        while self.scratch is not None and self.blocks:
+            self.scratch.write(self.blocks.pop(0))
+
+    def joined(self) -> Floats:
+        """(N, F) all of them; blocks are let go one by one."""
+        if self.scratch is not None:
+            return self.scratch.array(np.float64, (self.count, self.width))
+        whole, end = np.empty((self.count, self.width)), self.count
+        while self.blocks:
+            block = self.blocks.pop()
+            whole[end - len(block) : end] = block
+            end -= len(block)
+        return whole

@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
+from evenly.data.columns import NumberColumns
 from evenly.data.contract import Data, Places
+from evenly.data.images.cache import Scratch
 from evenly.data.images.parts import Integers
+from evenly.data.mapped import MappedRows, fits_memory
 from evenly.data.metadata import (
     FEW,
     METADATA,
@@ -36,7 +39,7 @@ from evenly.data.metadata import (
     with_missing,
 )
 from evenly.data.preprocessing import Missing, TablePreprocessing, TextPreprocessing, number
-from evenly.data.rows import GIVEN, Floats, Rows, called, read_header, read_rows, rows_of
+from evenly.data.rows import GIVEN, TABLE_COPIES, Floats, Rows, called, read_header, read_rows, rows_of
 from evenly.data.texts import Texts
 from evenly.errors import EvenlyError
 from evenly.settings import checked, setting, settings_of
@@ -173,7 +176,7 @@ def _assembled(rows: Rows, asked: TableOptions, seed: int, place: Mapping[str, s
     ways = "add rows, remove the class, or name the splits in a column" if splits is None else "add rows, or remove it"
     check_classes(rows.path, class_names, labels, parts, ways)
     if texts is None:
-        inputs, scaling = _inputs(rows, use, parts, asked)
+        inputs, scaling = _inputs(rows, use, parts, asked, labels)
     else:
         inputs, scaling = text_rows(texts), TablePreprocessing((), (), ())
     return TableData(
@@ -198,7 +201,7 @@ def _about(rows: Rows, use: _Use, count: int, is_text: bool) -> str:
     about = f"{count:,} {'texts' if is_text else 'rows of numbers'} from {rows.path.name}."
     if is_text or not use.attributes:
         return about
-    unseen = _listed(use.attributes)
+    unseen = " and ".join(filter(None, [", ".join(map(_quoted, use.attributes[:-1])), _quoted(use.attributes[-1])]))
     return f"{about} The network is not shown {unseen}: what makes groups or is called an attribute is no feature."
 
 
@@ -244,7 +247,7 @@ class _Use:
             for name in names:
                 rows.refuse_taken(name, role)
                 if name not in rows.names:
-                    there = ", ".join((*(["label"] if role == "groups" else []), *rows.names))
+                    there = ", ".join((*(["label"] if role == "groups" else []), *map(_quoted, rows.names)))
                     raise EvenlyError(f"no column for {role} is called {name!r} in {rows.path}; there are: {there}")
         described = list(dict.fromkeys([*listed["attributes"], *asked.grouping(rows.names)]))
         if is_text:
@@ -261,7 +264,7 @@ class _Use:
         return use
 
     def _divide(self, names: list[str], rows: Rows, asked: TableOptions) -> None:
-        """Numbers, categories and what is not used, among columns of which the user said nothing."""
+        """Divide the columns that the user did not name into numbers, categories and what is not used."""
         texts: dict[str, set[str]] = {}
         for name in names:
             if name in rows.columns:
@@ -283,32 +286,31 @@ class _Use:
     def notes(self, rows: Rows, asked: TableOptions, text: str | None, grouping: str | None) -> list[str]:
         """What is used as what, a line for each."""
         used = {
-            "label": [asked.label],
-            "text": [] if text is None else [text],
+            "label": [_quoted(asked.label)],
+            "text": [] if text is None else [_quoted(text)],
             "groups": [] if grouping is None else [grouping],
-            "attributes": self.attributes,
-            "numbers": self.numbers,
-            "categories": [f"{name} ({len(set(rows.columns[name]))} values)" for name in self.categories],
-            "ignored": [name + (f" ({why})" if why else "") for name, why in self.ignored.items()],
+            "attributes": list(map(_quoted, self.attributes)),
+            "numbers": list(map(_quoted, self.numbers)),
+            "categories": [f"{_quoted(name)} ({len(set(rows.columns[name]))} values)" for name in self.categories],
+            "ignored": [_quoted(name) + (f" ({why})" if why else "") for name, why in self.ignored.items()],
         }
         if rows.unnamed:
             used["ignored"] += [f"{rows.unnamed} without a name, such as the index that pandas writes"]
         notes = [f"{role}: {_shortened(names)}" for role, names in used.items() if names]
         candidates = [n for n in (*self.attributes, *self.categories) if 1 < len(set(rows.columns[n])) <= FEW]
         if grouping is None and asked.groups is None and candidates:
-            notes.append(
-                f"no groups: they can be made of {_shortened(candidates)}, e.g. groups='label,{candidates[0]}'; the "
-                "network is then not shown that column"
-            )
+            example = f"e.g. groups='label,{candidates[0]}'; the network is then not shown that column"
+            notes.append(f"no groups: they can be made of {_shortened(list(map(_quoted, candidates)))}, {example}")
         return notes
+
+
+def _quoted(name: str) -> str:
+    """A name among others that have commas between them."""
+    return repr(name) if "," in name else name
 
 
 def _shortened(names: Sequence[str], most: int = 12) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _parsed(rows: Rows, name: str) -> Floats | None:
@@ -332,54 +334,46 @@ def _parsed(rows: Rows, name: str) -> Floats | None:
 
 
 def _inputs(
-    rows: Rows, use: _Use, parts: Names, asked: TableOptions
+    rows: Rows, use: _Use, parts: Names, asked: TableOptions, labels: Integers
 ) -> tuple[Callable[[Integers], Any], TablePreprocessing]:
     """The function that gives the inputs at some indices, and how they are made."""
-    x = rows.numbers
-    if use.numbers != rows.number_names:
-        known = use.parsed | {name: x[:, i] for i, name in enumerate(rows.number_names)}
-        columns = [known[name] for name in use.numbers]
-        x = np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
-    is_train, gaps = parts == "train", np.isnan(x)
-    if (empty := gaps[is_train].all(0)).any():
+    numbers, train = NumberColumns(rows, use.numbers, use.parsed), np.flatnonzero(parts == "train")
+    total, count = numbers.sums(train)
+    if (empty := count == 0).any():
         use.ignored |= {use.numbers[i]: "no number in the training rows" for i in np.flatnonzero(empty)}
-        x, gaps, use.numbers = x[:, ~empty], gaps[:, ~empty], [name for name in use.numbers if name not in use.ignored]
-    if asked.missing == "refuse" and gaps.any():
-        raise _gaps_refused(rows, use.numbers, gaps)
-    preprocessing = _fitted(rows, use, x[np.flatnonzero(is_train)], gaps[is_train].any(0), is_train, asked)
+        numbers.names = use.numbers = [name for name in use.numbers if name not in use.ignored]
+        total, count = numbers.sums(train)
+    if asked.missing == "refuse":
+        numbers.refuse_gaps()
+    preprocessing = _fitted(rows, use, numbers, train, total / np.maximum(count, 1), count, asked)
+    width = len(preprocessing.input_names)
 
     def inputs(index: Integers) -> Any:
-        cells = {name: [rows.columns[name][i] for i in index] for name in use.categories}
-        return preprocessing.encoded(x[index], cells)
+        shape, held = (len(index), width), fits_memory(TABLE_COPIES * 4 * len(rows) * width)
+        encoded: Any = np.empty(shape, np.float32) if held else Scratch().array(np.float32, shape)
+        for start, x in numbers.parts(index):
+            chosen = index[start : start + len(x)]
+            cells = {name: [rows.columns[name][i] for i in chosen] for name in use.categories}
+            encoded[start : start + len(x)] = preprocessing.encoded(x, cells)
+        return encoded if held else MappedRows(encoded, np.arange(len(index)), labels[index])
 
     return inputs, preprocessing
 
 
-def _gaps_refused(rows: Rows, names: list[str], gaps: Booleans) -> EvenlyError:
-    lacking = np.flatnonzero(gaps.any(1))
-    lines = ", ".join(str(rows.line(i)) for i in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
-    first = names[int(gaps[lacking[0]].argmax())]
-    return EvenlyError(
-        f"numbers are missing in {rows.path} (line {lines}; first {first!r}); fill them in, remove the rows, "
-        "or leave missing=refuse out, which takes the training median"
-    )
-
-
 def _fitted(
-    rows: Rows, use: _Use, x: Floats, holes: Booleans, is_train: Booleans, asked: TableOptions
+    rows: Rows, use: _Use, numbers: NumberColumns, train: Integers, mean: Floats, count: Integers, asked: TableOptions
 ) -> TablePreprocessing:
-    """What gives the training rows x (N, F) mean 0 and standard deviation 1; a constant column becomes 0.
+    """What gives the training rows mean 0 and standard deviation 1; a constant column becomes 0.
 
     Args:
-        holes: (F,) whether numbers are missing in a column.
-        is_train: for every row of the table, whether it is among x.
+        train: which rows of the table those are.
+        mean, count: (F,) of them, without those that are missing.
     """
-    whole = not holes.any()  # then the plain functions, which give the same bits, make no copies
-    mean, std = (np.mean(x, 0), np.std(x, 0)) if whole else (np.nanmean(x, axis=0), np.nanstd(x, axis=0))
+    std = np.sqrt(numbers.sums(train, mean)[0] / np.maximum(count, 1))
     std[std <= 1e-12 * np.abs(mean)] = 1.0  # constant but for rounding
     by_median = asked.missing == "median"
-    medians = (np.median if whole else np.nanmedian)(x, axis=0) if by_median else np.empty(0)
-    values = {name: numbered(_cells(rows, name, is_train))[0] for name in use.categories}
+    medians = numbers.medians(train) if by_median else np.empty(0)
+    values = {name: numbered(_cells(rows, name, train))[0] for name in use.categories}
     return TablePreprocessing(
         tuple(use.numbers),
         tuple(mean.tolist()),
@@ -387,10 +381,10 @@ def _fitted(
         asked.missing,
         asked.label,
         tuple(medians.tolist()),
-        tuple(name for name, hole in zip(use.numbers, holes, strict=True) if hole and by_median),
+        tuple(name for name, n in zip(use.numbers, count, strict=True) if n < len(train) and by_median),
         {name: tuple(each) for name, each in values.items()},
     )
 
 
-def _cells(rows: Rows, name: str, chosen: Booleans) -> list[str]:
-    return [cell for cell, is_chosen in zip(with_missing(rows.columns[name]), chosen, strict=True) if is_chosen]
+def _cells(rows: Rows, name: str, chosen: Integers) -> list[str]:
+    return with_missing([rows.columns[name][i] for i in chosen])

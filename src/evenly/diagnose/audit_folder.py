@@ -18,7 +18,7 @@ from attrs import evolve
 from evenly.diagnose.audit_values import Findings, ShownExample
 from evenly.diagnose.findings import Audit
 from evenly.errors import EvenlyError
-from evenly.files import atomic, make_folder, read_json, write_json
+from evenly.files import atomic, make_folder, read_json, sealed, write_json
 
 FILE, FOLDER = "audit.json", "examples"
 
@@ -28,9 +28,8 @@ def save_audits(folder: Path, audits: Sequence[Audit], asked: Mapping[str, Any])
     compared = audits[0].compared(audits[1]) if len(audits) > 1 else []
     found = [each.findings("examples.csv" if k == 1 else f"examples-{k}.csv") for k, each in enumerate(audits, 1)]
     make_folder(folder)
-    write_json(
-        folder / FILE, {"asked": dict(asked), "compared": compared, "audits": [each.to_dict() for each in found]}
-    )
+    content = {"asked": dict(asked), "compared": compared, "audits": [each.to_dict() for each in found]}
+    write_json(folder / FILE, sealed(content))
     for number, (audit, findings) in enumerate(zip(audits, found, strict=True), 1):
         _write(folder / findings.table, _csv(audit))
         for example in (*findings.hardest, *findings.easiest):
@@ -42,7 +41,7 @@ def save_audits(folder: Path, audits: Sequence[Audit], asked: Mapping[str, Any])
 
 def read_audits(folder: Path) -> tuple[list[Findings], list[str]]:
     """What the page shows of each model, and how two models compare."""
-    content = read_json(folder / FILE)
+    content = read_json(folder / FILE, "remove it and run `evenly audit` again")
     try:
         audits = [Findings.from_dict(each) for each in content["audits"]]
         compared = [str(sentence) for sentence in content["compared"]]

@@ -29,7 +29,7 @@ from evenly.diagnose.spectrum import HessianSpectrum
 from evenly.engine.accuracy import wilson
 from evenly.errors import EvenlyError
 from evenly.randomness import isolated
-from evenly.runs.differences import agresti_min
+from evenly.runs.example_intervals import agresti_min
 from evenly.runs.examples import is_image, snippet, thumbnail
 from evenly.runs.results import DataSummary
 

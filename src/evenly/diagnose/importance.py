@@ -62,19 +62,20 @@ def importance_weights(
         kind: perturb all trainable parameters ("sam") or those of the last layer ("lsam").
         params: LSAM's parameters; without them those of the last `nn.Linear` to run.
         batch_size: take the ascent's gradient over batches of so many examples, drawn by `seed`, and evaluate each
-            batch at its own phantom weights, as a step of SAM does; without it, over all examples.
+            batch at its own phantom weights, as a step of SAM does; without it, over all examples. A last batch of
+            fewer is filled up for its gradient: along that of few examples, their own weights would rise more.
     """
     check_params(kind, params)
     split = split_of(data)
-    order = torch.arange(len(split))
-    parts: Iterable[Tensor] = [order]
+    order, size = torch.arange(len(split)), len(split)
     if batch_size is not None and rho:
-        parts = order[torch.randperm(len(split), generator=generator(seed, "importance"))].split(batch_size)
+        order, size = torch.randperm(len(split), generator=generator(seed, "importance")), batch_size
     importance = torch.empty(len(split), dtype=torch.float64)
     with in_eval_mode(model):
         ascended = _ascended(model, split, kind, params) if rho else {}
-        for part in parts:
-            weights = _phantom(model, split, part, ascended, rho) if rho else None
+        for part in order.split(size):
+            full = part if len(part) == size else order[-size:]
+            weights = _phantom(model, split, full, ascended, rho) if rho else None
             with torch.no_grad():
                 for batch in in_chunks(model, split, part):
                     importance[batch.index] = from_logits(logits_of(model, batch.x, batch.y, weights), batch.y).cpu()

@@ -184,7 +184,7 @@ def _check_values(columns: Columns, others: Columns, crossed: Sequence[str], nam
 
 
 def _cells(columns: Columns, crossed: Sequence[str], where: str) -> list[list[int]] | set[tuple[int, ...]]:
-    """The configurations that must be there: the values of each column, all of which are to meet, or a set of them.
+    """The configurations that must be there: all combinations of the values of each column, or a set of them.
 
     Groups may be made of the label, e.g. one for each (label, background); then each label has its own.
     """

@@ -18,7 +18,8 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
-from evenly.data.contract import Data, Split, as_groups
+from evenly.data.contract import Data, Split, as_groups, as_integers, as_tensor
+from evenly.engine.evaluation import check_labels
 from evenly.engine.losses import losses, predictions
 from evenly.errors import EvenlyError
 from evenly.values import Value
@@ -80,16 +81,15 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
     """Accuracy of each group, the worst, and both averages. Time and memory grow with N + G.
 
     Args:
-        outputs: logits (N, K), (N, 1) or (N,).
-        labels: (N,).
+        outputs: logits (N, K), (N, 1) or (N,); whole numbers (N,) are predicted classes.
+        labels: (N,), from 0.
         groups: integers or names (N,), or boolean (N, G) where groups overlap.
         train_groups: the training set's groups, in the same form; without it there is no weighted average.
     """
-    outputs, labels = torch.as_tensor(outputs), torch.as_tensor(labels)
-    if labels.ndim != 1 or len(labels) != len(outputs) or not len(labels):
-        raise EvenlyError(
-            f"labels of shape {tuple(labels.shape)} do not go with outputs {tuple(outputs.shape)}; give (N,) and (N, K)"
-        )
+    outputs = outputs if isinstance(outputs, Tensor) else as_tensor(outputs, "outputs")
+    if outputs.ndim not in (1, 2) or not outputs.numel():
+        raise EvenlyError(f"outputs have shape {tuple(outputs.shape)}; give logits (N, K) or predicted classes (N,)")
+    labels = as_integers(labels, "labels", len(outputs)).to(outputs.device)
     if count := int(torch.isnan(outputs).reshape(len(outputs), -1).any(1).sum()):
         raise EvenlyError(f"outputs hold NaN for {count} of {len(outputs)} examples; leave them out, or mend the model")
     if groups is None or (train_groups is not None and not len(train_groups)):
@@ -104,7 +104,18 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
             f"train_groups of shape {tuple(train_groups.shape)} do not go with groups {tuple(groups.shape)}; give both "
             "as integers, or both as booleans with a column for each group"
         )
-    return _by_group(predictions(outputs) == labels, groups, train_groups, names)
+    return _by_group(_predicted(outputs, labels) == labels, groups, train_groups, names)
+
+
+def _predicted(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The predicted classes (N,); labels that are none of the classes are refused."""
+    if outputs.is_floating_point() or outputs.ndim == 2:
+        check_labels(outputs, labels)
+        return predictions(outputs)
+    predicted = outputs.long()
+    if (least := int(min(predicted.min(), labels.min()))) < 0:
+        raise EvenlyError(f"{least} is no class; number classes from 0, and give outputs that are logits as floats")
+    return predicted
 
 
 def _by_group(

@@ -1,4 +1,5 @@
-"""Batches of (x, y, index, group): gathered by index from tensors in memory, or read by a DataLoader from a Dataset."""
+"""Batches of (x, y, index, group): gathered from tensors on the device, read ahead from files or the host's memory, or
+read by a DataLoader from a Dataset."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from evenly.data.augment import Augment
 from evenly.data.contract import Split
+from evenly.data.mapped import MappedRows
 from evenly.data.samplers import EpochSampler
 from evenly.data.texts import Texts
 from evenly.engine.precision import Precision, resolved
+from evenly.engine.streaming import is_streamed, read_ahead
 from evenly.errors import EvenlyError
 
 EVALUATION_BATCH = 1024
@@ -65,6 +68,7 @@ class Batches:
         augment: what happens to uint8 images in `epoch`; nothing where not given, and never in `in_order`.
         seed: of the augmentation, which is a function of (seed, epoch, example and which copy of it).
         precision: in which networks compute; see `evenly.engine.precision`.
+        stream: whether inputs stay where they are and batches are read ahead; see `evenly.engine.streaming`.
     """
 
     def __init__(
@@ -76,12 +80,14 @@ class Batches:
         augment: Augment | None = None,
         seed: int = 0,
         precision: Precision = "auto",
+        stream: str = "auto",
     ) -> None:
         if isinstance(split.inputs, Texts):
             raise EvenlyError(
                 f"the {split.name} inputs are texts; turn them into token ids with evenly.models.encoded(data, network)"
             )
-        self.split = split.to(device)
+        self.streamed = is_streamed(split.inputs, device, stream)
+        self.split = split.to(device, inputs=not self.streamed)
         self.batch_size, self.device, self.workers = batch_size, device, workers
         self.augment = augment if augment is not None and augment.steps else None
         # tensors, since a captured step reads them anew and a compiled one would be made again for every number
@@ -89,9 +95,10 @@ class Batches:
         self.at_epoch = torch.zeros((), dtype=torch.int64, device=device)
         self.precision = resolved(precision, split, device)
         self._whole: tuple[Tensor, Batch, int] | None = None
-        if self.augment is not None and isinstance(split.inputs, Tensor) and split.inputs.dtype != torch.uint8:
+        stored = split.inputs
+        if self.augment is not None and isinstance(stored, Tensor | MappedRows) and stored.dtype != torch.uint8:
             raise EvenlyError(
-                f"{self.augment!r} is for uint8 images and the {split.name} inputs are {split.inputs.dtype}; "
+                f"{self.augment!r} is for uint8 images and the {split.name} inputs are {stored.dtype}; "
                 "give pixels of 0 to 255 as uint8, or augment='none'"
             )
 
@@ -104,7 +111,7 @@ class Batches:
             yield from self._read(self.places(sampler), self.augment)
             return
         members = sampler.members()
-        if self.augment is not None or not isinstance(self.split.inputs, Tensor):
+        if self.augment is not None or self.streamed or not isinstance(self.split.inputs, Tensor):
             self.at_epoch.fill_(sampler.epoch)
             yield next(self._read([self._numbered(members)], self.augment))
             return
@@ -123,12 +130,25 @@ class Batches:
         self.at_epoch.fill_(sampler.epoch)
         return _cut(self._numbered(sampler.indices()), self.batch_size)
 
-    def at(self, place: Tensor, augment: Augment | None, gather: Gather | None = None) -> Batch:
-        """The examples at these places, which lie in memory, as this epoch sees them under `augment`."""
-        assert isinstance(self.split.inputs, Tensor)
+    def at(
+        self, place: Tensor, augment: Augment | None, gather: Gather | None = None, rows: Tensor | None = None
+    ) -> Batch:
+        """The examples at these places as this epoch sees them under `augment`: those on the device, or `rows`."""
         index = place if augment is None else place % len(self.split)
-        x = (gather or gathered)(self.split.inputs, index, place, self.at_epoch, self.seed, augment)
+        inputs, where = self.split.inputs, index
+        if rows is not None:
+            inputs, where = rows, torch.arange(len(rows), device=rows.device)
+        assert isinstance(inputs, Tensor)
+        x = (gather or gathered)(inputs, where, place, self.at_epoch, self.seed, augment)
         return self._batch(x, index)
+
+    def rows(self, places: list[Tensor]) -> Iterator[Tensor | None]:
+        """The inputs at each of some lists of places, as stored, read ahead; None where all lie on the device."""
+        inputs = self.split.inputs
+        if not self.streamed or not isinstance(inputs, Tensor | MappedRows):
+            return iter([None] * len(places))
+        index = torch.cat(places).cpu() % len(self.split)  # at once, since each copy waits for the device
+        return read_ahead(inputs, index.split([len(place) for place in places]), self.device)
 
     def in_order(self) -> Iterator[Batch]:
         """Every example once, as stored and as it is."""
@@ -141,20 +161,22 @@ class Batches:
         return indices if self.augment is None else numbered(indices, len(self.split))
 
     def _read(self, places: list[Tensor], augment: Augment | None) -> Iterator[Batch]:
-        if isinstance(self.split.inputs, Tensor):
+        if isinstance(self.split.inputs, Tensor) and not self.streamed:
             for place in places:
                 yield self.at(place, augment)
             return
         count = len(self.split)
+        for x, place in zip(self.rows(places) if self.streamed else self._loader(places), places, strict=True):
+            yield self._batch(viewed(x.to(self.device), place, self.at_epoch, self.seed, augment), place % count)
+
+    def _loader(self, places: list[Tensor]) -> DataLoader[Any]:
         # the loader's own seed only serves its workers; the order of the indices is given
-        loader = DataLoader(
+        return DataLoader(
             _Indexed(self.split.inputs),
-            batch_sampler=[(place % count).tolist() for place in places],
+            batch_sampler=[(place % len(self.split)).tolist() for place in places],
             num_workers=self.workers,
             generator=torch.Generator().manual_seed(torch.initial_seed()),
         )
-        for x, place in zip(loader, places, strict=True):
-            yield self._batch(viewed(x.to(self.device), place, self.at_epoch, self.seed, augment), place % count)
 
     def _batch(self, x: Tensor, index: Tensor) -> Batch:
         group = None if self.split.groups is None else self.split.groups[index]

@@ -36,7 +36,7 @@ def why_not(batches: Batches, optimizer: Optimizer) -> str | None:
     """Why a step on these batches with this optimizer cannot be recorded; None if it may be tried."""
     base = optimizer.base if isinstance(optimizer, PerturbedOptimizer) else optimizer
     groups = optimizer.param_groups
-    if not isinstance(batches.split.inputs, Tensor):
+    if not (batches.streamed or isinstance(batches.split.inputs, Tensor)):
         return "the examples are read one by one, not held on the GPU"
     if batches.batch_size is None:
         return "the batch is the whole training set"
@@ -81,6 +81,7 @@ class CapturedStep:
         assert batches.batch_size is not None
         self.step, self.batches, self.size = step, batches, batches.batch_size
         self.place = torch.arange(self.size, device=step.device)
+        self.rows = next(batches.rows([self.place]))
         self.rates = [_on_device(group["lr"], step.device) for group in step.optimizer.param_groups]
         self.uncompiled: str | None = None if compiled else "too few steps to be worth it"
         self._plain_loss = step.per_example_loss
@@ -114,12 +115,14 @@ class CapturedStep:
                 raise NotCapturedError(_first_line(error)) from error
             self.cost = step.cost - before
 
-    def __call__(self, place: Tensor) -> None:
-        """Take a step on the examples at these places (see `Batches.places`)."""
+    def __call__(self, place: Tensor, rows: Tensor | None = None) -> None:
+        """Take a step on the examples at these places, with the inputs that `Batches.rows` gives for them."""
         if len(place) != self.size:
-            self._take(self.batches.at(place, self.batches.augment))
+            self._take(self.batches.at(place, self.batches.augment, rows=rows))
             return
         self.place.copy_(place)
+        if self.rows is not None and rows is not None:
+            self.rows.copy_(rows)
         self.graph.replay()
         self.step.cost += self.cost
 
@@ -172,7 +175,7 @@ class CapturedStep:
             raise NotCapturedError("the step draws random numbers on the host")
 
     def _run(self) -> None:
-        self._take(self.batches.at(self.place, self.batches.augment, self._gather))
+        self._take(self.batches.at(self.place, self.batches.augment, self._gather, self.rows))
 
     def _take(self, batch: Batch) -> None:
         kept = dict(self.step.state)

@@ -49,8 +49,7 @@ class Checkpoints:
     def __init__(self, path: Path, prepare: Callable[[], None] = lambda: None) -> None:
         self.path, self._prepare = Path(path), prepare
         self._metrics = self.path / "metrics.jsonl"
-        self._prepared = False
-        self._synced = self._due = 0.0
+        self._prepared, self._due = False, 0.0
 
     @property
     def due(self) -> bool:
@@ -58,26 +57,21 @@ class Checkpoints:
         return time.monotonic() >= self._due
 
     def save(self, stage: str, state: Saved) -> None:
-        """Write the checkpoint of a stage and keep the one before it.
-
-        It waits for the disk once a second at most: epochs can be short.
-        """
+        """Write the checkpoint of a stage and keep the one before it."""
         self._ready()
         started = time.monotonic()
         state = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), state)  # what follows leaves the GPU alone
         with aside():
-            self._write(stage, state, sync=started - self._synced > 1)
+            self._write(stage, state)
         took = time.monotonic() - started
         self._due = started + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
 
-    def _write(self, stage: str, state: Saved, sync: bool) -> None:
-        if sync and self._metrics.exists():  # the checkpoint must not outlive, in a loss of power, the lines before it
+    def _write(self, stage: str, state: Saved) -> None:
+        if self._metrics.exists():  # the checkpoint must not outlive, in a loss of power, the lines before it
             with self._metrics.open("rb") as file:
                 os.fsync(file.fileno())
-        with atomic(self._file(stage), sync, self._file(stage, ".previous")) as file:
+        with atomic(self._file(stage), previous=self._file(stage, ".previous")) as file:
             torch.save(state, file)
-        if sync:
-            self._synced = time.monotonic()
 
     def load(self, stage: str) -> Saved | None:
         """The last good checkpoint of a stage, or None. A damaged one is named; nothing in a file is executed."""
@@ -145,6 +139,6 @@ def _line(row: Row) -> str:
 def _read(path: Path) -> Saved:
     with zipfile.ZipFile(path) as archive:
         if (member := archive.testzip()) is not None:
-            raise ValueError(f"the checksum of {member} is of another content")
+            raise ValueError(f"{member} does not match its checksum")
     state: Saved = torch.load(path, map_location="cpu", weights_only=True)
     return state

@@ -18,6 +18,7 @@ from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
 from evenly.data.contract import Split
+from evenly.data.mapped import MappedRows
 from evenly.engine.batches import Batch, Batches
 from evenly.engine.losses import single
 from evenly.engine.precision import Precision, autocast, whole
@@ -216,6 +217,8 @@ def in_chunks(model: nn.Module, split: Split, index: Tensor | None = None, size:
 
 
 def _read(split: Split, index: Tensor) -> Tensor:
+    if isinstance(split.inputs, MappedRows):
+        return split.inputs.at(index)
     try:
         with isolated():
             return torch.stack([torch.as_tensor(item_of(split.inputs, i)[0]) for i in index.tolist()])

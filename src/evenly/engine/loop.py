@@ -60,7 +60,7 @@ class Loop:
         before_epoch: Callable[[int, Optimizer], None] | None,
         patient_from: int,
     ) -> None:
-        settings, device, workers = fit.settings, fit.device, fit.execution.workers
+        settings, device, workers, stream = fit.settings, fit.device, fit.execution.workers, fit.execution.stream
         check_selection(data, settings)
         self.fit, self.settings, self.data, self.sampler, self.stage = fit, settings, data, sampler, stage
         self.until, self.before_epoch = until, before_epoch
@@ -70,11 +70,12 @@ class Loop:
             self.optimizer.model = self.model
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         seed, augment = derive(fit.seed, "augment", stage), Augment(settings.augment)
-        self.train = Batches(data.train, settings.batch_size, device, workers, augment, seed, settings.precision)
+        size, precision = settings.batch_size, settings.precision
+        self.train = Batches(data.train, size, device, workers, augment, seed, precision, stream)
         self.validation = (
             None
             if data.validation is None
-            else Batches(data.validation, settings.batch_size, device, workers, precision=settings.precision)
+            else Batches(data.validation, size, device, workers, precision=precision, stream=stream)
         )
         self.step = Step(self.model, self.optimizer, objective, self.train.precision, device)
         self.step.cost = fit.spent
@@ -190,8 +191,9 @@ class Loop:
                 yield len(batch)
             return
         self.captured.set_rates()
-        for place in self.train.places(self.sampler):
-            self.captured(place)
+        places = self.train.places(self.sampler)
+        for rows, place in zip(self.train.rows(places), places, strict=True):
+            self.captured(place, rows)
             yield len(place)
 
     def _progress(self, share_of_epoch: float = 0.0) -> float:

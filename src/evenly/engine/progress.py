@@ -8,6 +8,8 @@ import time
 from types import TracebackType
 from typing import Any
 
+from evenly.values import duration
+
 log = logging.getLogger("evenly")
 
 FIRST = 2.0
@@ -75,13 +77,3 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people write them: "48 s", "2 min 5 s", "1 h 3 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s" if seconds >= 10 else f"{seconds:.1f} s" if seconds >= 0.05 else "less than 0.1 s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

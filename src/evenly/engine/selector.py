@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from attrs import asdict, field, frozen
@@ -26,6 +27,11 @@ average, then to the earlier epoch.
 A worst group of few examples is best by chance. "worst-group" therefore takes, of all epochs whose worst group is
 within one standard error of the best, the one with the highest average. "worst-group-argmax" is the rule of papers.
 """
+
+MOST = 8
+"""Epochs whose weights are kept at once. By "worst-group" each epoch within one standard error may still be chosen, if
+the best one rises above the others; curves of training have two to five of them. Beyond this number, the epoch goes
+whose average is the least above that of an epoch with a better worst group: no more than that difference is lost."""
 
 INFERRED = {
     "worst_group": "worst_inferred_group",
@@ -85,8 +91,8 @@ class Selector:
         self.metric = self._name(RULES[rule] or "")
         self.tolerant = rule == "worst-group"
         self.candidates: list[Candidate] = []
-        """Epochs that the rule may still choose, none as good as another in value and average; empty where there was
-        no evaluation or the rule is "last"."""
+        """Epochs that the rule may still choose, the average rising and the value falling; at most `MOST`, none where
+        there was no evaluation or the rule is "last"."""
 
     def _name(self, metric: str) -> str:
         return INFERRED.get(metric, metric) if self.inferred else metric
@@ -106,7 +112,11 @@ class Selector:
             others = [each for each in self.candidates if each.value > value or each.average > average]
             best = self._best([*others, new])
             # no epoch to come can have a larger value and a lower limit: shares and their lower limits rise together
-            self.candidates = [each for each in (*others, new) if each.value >= best.value - best.widest]
+            close = [each for each in (*others, new) if each.value >= best.value - best.widest]
+            self.candidates = sorted(close, key=lambda each: each.average)
+            while len(self.candidates) > MOST:
+                gaps = [after.average - before.average for before, after in pairwise(self.candidates)]
+                del self.candidates[1 + gaps.index(min(gaps))]
         best = self._best(self.candidates)
         return self.patience is not None and epoch - max(best.epoch, self.patient_from) >= self.patience
 

@@ -12,7 +12,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import partial
+from itertools import count
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -29,7 +33,7 @@ class _StoppedError(BaseException):
 
 def pause() -> None:
     """Let the other runs go on for a turn; nothing where there is no other."""
-    turns: _Turns | None = getattr(_here, "turns", None)
+    turns: Turns | None = getattr(_here, "turns", None)
     if turns is not None:
         turns.pause()
 
@@ -37,7 +41,7 @@ def pause() -> None:
 @contextmanager
 def aside() -> Iterator[None]:
     """Let the other runs go on during a block that touches neither the GPU nor random states, e.g. a write."""
-    turns: _Turns | None = getattr(_here, "turns", None)
+    turns: Turns | None = getattr(_here, "turns", None)
     if turns is None:
         yield
         return
@@ -49,36 +53,61 @@ def side_by_side(runs: Sequence[Callable[[], Result]], device: torch.device, mos
     """What the runs return, in their order; at most so many are under way at once. The first error ends all."""
     if len(runs) == 1 or most == 1:
         return [run() for run in runs]
-    return _Turns(runs, device, most).results()
+    results: dict[int, Result] = {}
+    over: SimpleQueue[Exception | None] = SimpleQueue()
+
+    def keep(number: int) -> None:
+        try:
+            results[number] = runs[number]()
+            over.put(None)
+        except Exception as error:
+            turns.stopping = True
+            over.put(error)
+
+    with Turns(device) as turns:
+        with turns.turn:  # none goes on before the first ones have all joined
+            for number in range(min(most, len(runs))):
+                turns.begin(partial(keep, number))
+        for number in range(most, most + len(runs)):
+            if (error := over.get()) is not None:
+                raise error
+            if number < len(runs):
+                turns.begin(partial(keep, number))
+    return [results[number] for number in range(len(runs))]
 
 
-class _Turns:
-    def __init__(self, runs: Sequence[Callable[[], Any]], device: torch.device, most: int) -> None:
-        self.runs, self.device, self.most = list(runs), device, most
-        self.done: dict[int, Any] = {}
-        self.error: BaseException | None = None
+class Turns:
+    """Runs that take turns. A run may begin while others are under way. At the end, all stop at their next pause.
+
+    The thread that begins them must leave random states and the GPU alone while any is under way.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.stopping = False
         self.turn = threading.Condition()
         self.ring: list[int] = []  # runs under way, the one whose turn it is first
         self.away = 0  # runs under way that have left the ring for a while
-        self.waiting = list(range(len(runs)))
+        self.numbers = count()
         self.initial_state = random_state()
 
-    def results(self) -> list[Any]:
-        try:
-            with self.turn:
-                self._refill()
-                self.turn.wait_for(self._all_over)
-        except BaseException:  # Ctrl-C: let every run end at its next pause
-            with self.turn:
-                self.stopping = True
-                self.turn.wait_for(self._all_over)
-            raise
-        finally:
-            set_random_state(self.initial_state)
-        if self.error is not None:
-            raise self.error
-        return [self.done[number] for number in range(len(self.runs))]
+    def begin(self, run: Callable[[], None]) -> None:
+        """Let a run join the others; what it returns or raises is its own to keep."""
+        with self.turn:
+            number = next(self.numbers)
+            self.ring.append(number)
+        threading.Thread(target=self._one, args=(number, run), daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self.turn:
+            self.stopping = True
+            self.turn.wait_for(lambda: not self.ring and not self.away)
+        set_random_state(self.initial_state)
 
     def pause(self) -> None:
         self._wait_if_drawing()
@@ -118,19 +147,10 @@ class _Turns:
         if self.stopping:
             raise _StoppedError
 
-    def _all_over(self) -> bool:
-        return not self.ring and not self.away
-
     def _wait_for(self, number: int) -> None:
         self.turn.wait_for(lambda: self.ring[:1] == [number])
 
-    def _refill(self) -> None:
-        while self.waiting and len(self.ring) + self.away < self.most and not self.stopping:
-            number = self.waiting.pop(0)
-            self.ring.append(number)
-            threading.Thread(target=self._one, args=(number,), daemon=True).start()
-
-    def _one(self, number: int) -> None:
+    def _one(self, number: int, run: Callable[[], None]) -> None:
         _here.turns, _here.number = self, number
         with self.turn:
             self._wait_for(number)
@@ -138,13 +158,10 @@ class _Turns:
             if not self.stopping:
                 set_random_state(self.initial_state)
                 with own_stream(self.device):
-                    self.done[number] = self.runs[number]()
+                    run()
         except _StoppedError:
             pass
-        except BaseException as error:
-            self.error, self.stopping = self.error or error, True
         finally:
             with self.turn:
                 self.ring.pop(0)
-                self._refill()
                 self.turn.notify_all()

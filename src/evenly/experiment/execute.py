@@ -35,14 +35,13 @@ from evenly.models import Factory, encoded, factory
 from evenly.models.standardised import Standardised, scaled
 from evenly.optim.registry import builder
 from evenly.randomness import derive, isolated, on_threads
-from evenly.report.run_words import start_words
-from evenly.runs.differences import Correct
+from evenly.runs.example_intervals import Correct
 from evenly.runs.examples import save_examples
 from evenly.runs.folder import Config, RunFolder
-from evenly.runs.network import NetworkSpec, save_network
+from evenly.runs.network import WEIGHTS, NetworkSpec, read_state, save_network
 from evenly.runs.plan import Plan
 from evenly.runs.results import DataSummary, Measured, RunResult
-from evenly.runs.run import Recorded, Run, load
+from evenly.runs.run import InMemory, Recorded, Run, load
 from evenly.settings import Execution
 
 Show = Callable[[float, str], None]
@@ -60,23 +59,36 @@ class Prepared:
     weights: int
 
 
-def execute(prepared: Prepared, out: Path | None, execution: Execution, progress: Show | None = None) -> Run:
+def execute(
+    prepared: Prepared,
+    out: Path | None,
+    execution: Execution,
+    progress: Show | None = None,
+    keep_failure: bool = False,
+) -> Run:
     """Run a plan, or go on with it, or read it back where it is finished.
 
     Args:
         out: the run's folder; None keeps the run in memory.
         progress: called with the share done and a note; a bar on the terminal where not given.
+        keep_failure: write the reason into the folder where the run fails.
     """
     folder = None if out is None else RunFolder(out, prepared.config)
     with nullcontext() if folder is None else closing(folder):
-        return _executed(prepared, folder, execution, progress)
+        try:
+            return _executed(prepared, folder, execution, progress)
+        except Exception as error:
+            if folder is not None and keep_failure:
+                folder.fail(error)
+            raise
 
 
 def _executed(prepared: Prepared, folder: RunFolder | None, execution: Execution, progress: Show | None) -> Run:
-    data, plan, out = prepared.data, prepared.config.plan, None if folder is None else folder.path
+    data, plan = prepared.data, prepared.config.plan
     config = prepared.config if folder is None else folder.config
     if folder is not None and folder.finished:
         if progress is None:
+            read_state(folder.path / WEIGHTS)  # refused where they are damaged: the run would be of no use
             log.info("read from %s, where this run is finished", folder.path)
         return _completed(folder, load(folder.path, prepared.fresh() if config.network.own else None))
     device = device_named(execution.device)
@@ -89,6 +101,8 @@ def _executed(prepared: Prepared, folder: RunFolder | None, execution: Execution
         fit = _fit(plan, prepared, folder, device, execution, progress or bar)
         check_method(plan, data)
         if progress is None:
+            from evenly.report.run_words import start_words
+
             network = f"{config.network.name} ({prepared.weights:,} weights)"
             what = f"{network}, {plan.method.name} with {plan.optimizer.name}"
             log.info("\n".join(start_words(plan, data, what, device.type, config.threads)))
@@ -96,8 +110,8 @@ def _executed(prepared: Prepared, folder: RunFolder | None, execution: Execution
         outputs = _outputs(trained, data, plan)
         results = _results(plan, prepared, trained, outputs, inferred)
         correct = _correct(outputs, data, results.judged)
-    made = (trained.history, trained.selection, _recorded(trained), out, trained.model)
-    run = Run(config, results, *made, correct if folder is None else None)
+    memory = InMemory(trained.history, trained.selection, _recorded(trained), trained.model, correct)
+    run = Run(config, results, None if folder is None else folder.path, memory)
     return run if folder is None else _completed(_kept(folder, run, data, outputs, correct), run)
 
 
@@ -146,9 +160,15 @@ def device_named(name: str) -> torch.device:
     return device
 
 
+def device_for(execution: Execution) -> torch.device:
+    """Where runs are computed. On Ray it is the workers that have GPUs: this machine need not."""
+    elsewhere = execution.engine == "ray" and execution.device == "cuda"
+    return torch.device("cuda") if elsewhere else device_named(execution.device)
+
+
 def largest_images(execution: Execution) -> int | None:
     """On a CPU, the side that larger images are brought to where size and network are left open: for a small one."""
-    return SMALL_SIDE if device_named(execution.device).type == "cpu" else None
+    return SMALL_SIDE if device_for(execution).type == "cpu" else None
 
 
 def _fit(

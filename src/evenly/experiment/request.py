@@ -10,6 +10,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +54,21 @@ class Source:
     """The data of a request: a `Data`, a name, a file, a folder of images, or a function of the seed.
 
     `largest` is the side that images in a folder are brought to where they are larger and no size was asked for.
+    `without_test` withholds the test set, for runs that something is chosen by.
     """
 
     given: Any
     options: Mapping[str, Any]
     largest: int | None = None
+    without_test: bool = False
 
     def data(self, seed: int) -> Data:
         """The data of a seed."""
-        if self._is_function:
+        data = self._whole(seed)
+        return replace(data, test=None) if self.without_test else data
+
+    def _whole(self, seed: int) -> Data:
+        if self.is_function:
             data = self.given(seed)
             if not isinstance(data, Data):
                 raise EvenlyError(f"the function for the data returned a {type(data).__name__}; return an evenly.Data")
@@ -87,16 +94,17 @@ class Source:
                 log.info("images are brought to %d x %d for the CPU", self.largest, self.largest)
                 log.info("  for others: -d size=224, and --model resnet18 for a larger network")
             return DataSpec(data.name, options, place, kind="named" if named else "file")
-        return DataSpec(data.name, fingerprint=None if self._is_function else data.fingerprint())
+        return DataSpec(data.name, fingerprint=None if self.is_function else data.fingerprint())
 
     def fingerprint(self, data: Data, seed: int) -> str | None:
         """Of the data of seed 0, given that of a seed; a name stands for itself, and a function may give anything."""
-        if self._is_function or (isinstance(self.given, str | Path) and str(self.given) in DATASETS):
+        if self.is_function or (isinstance(self.given, str | Path) and str(self.given) in DATASETS):
             return None
         return (data if seed == 0 else self.data(0)).fingerprint()
 
     @property
-    def _is_function(self) -> bool:
+    def is_function(self) -> bool:
+        """Whether each seed's data come from the user, so that no name or file says what they are."""
         return callable(self.given) and not isinstance(self.given, Data | nn.Module | type)
 
 
@@ -171,6 +179,33 @@ def plan_for(request: Request, data: Data, spec: DataSpec, seed: int, reference_
         seed=seed,
         reference_epochs=reference_epochs,
     )
+
+
+def not_default(request: Request, plan: Plan, place: Source, data: Data) -> dict[str, Any]:
+    """What the user set that would be something else otherwise, by name: the model, options and settings.
+
+    Args:
+        plan: that of the request.
+    """
+
+    def differs(other: Request) -> bool:
+        try:
+            return evolve(plan_for(other, data, plan.data, plan.seed), budget=plan.budget).digest != plan.digest
+        except EvenlyError:
+            return True
+
+    values = request.values
+    names = {name for name in values if differs(evolve(request, values={k: v for k, v in values.items() if k != name}))}
+    defaults = dataset_options(str(place.given)) if plan.data.kind == "named" else {}
+    own = {name: plan.data.options[name] for name in place.options}
+    return {
+        **({"model": plan.model.name} if differs(evolve(request, model=None)) else {}),
+        **({} if plan.budget is None else {"budget": plan.budget}),
+        **{name: SETTINGS[name].text(getattr(plan.settings, name)) for name in settings_of(Settings) if name in names},
+        **{name: value for name, value in plan.method.options.items() if name in names},
+        **(plan.model.options if "model_options" in names else {}),
+        **{name: value for name, value in own.items() if name not in defaults or value != defaults[name]},
+    }
 
 
 def erm_settings(request: Request, data: Data) -> Settings:

@@ -24,6 +24,7 @@ from evenly.experiment.request import (
     SEED,
     Request,
     check_inference,
+    not_default,
     plan_for,
     recording,
     report_notes,
@@ -52,7 +53,7 @@ def train(
     budget: float | None = None,
     record: Mapping[str, Any] | Recording | None = None,
     data_options: Mapping[str, Any] | None = None,
-    out: str | Path | Callable[[Config], Path] | None = None,
+    out: str | Path | Callable[[Config, Mapping[str, Any]], Path] | None = None,
     progress: Callable[[float, str], None] | None = None,
     **settings: Any,
 ) -> Run:
@@ -70,8 +71,8 @@ def train(
             ``{"forgetting": True, "probes": ["background"], "every": 5}``. It goes into the history; `Run.record` has
             all of it.
         data_options: options of a named data set, or of the reader of a file or folder.
-        out: the run's folder, or a function from what its config.json will hold to a folder. A run that was interrupted
-            there goes on; a finished one is read back.
+        out: the run's folder, or a function from what its config.json will hold, and what was set to other values than
+            the defaults, to a folder. A run that was interrupted there goes on; a finished one is read back.
         settings: any of `evenly.settings.Settings` (epochs, batch_size, lr, select, ...), `model_options`, any of
             `evenly.settings.Execution` (device, workers, capture), and the options of the method. `groups` may name
             columns of a table, as "place" or "label,place" (`evenly.data.metadata`).
@@ -98,7 +99,7 @@ def train(
         check_method(plan, loaded)
         warn_of_small_groups(loaded, plan.settings)
     prepared = prepare(plan, loaded)
-    folder = out(prepared.config) if isfunction(out) else out
+    folder = out(prepared.config, not_default(request, plan, place, loaded)) if isfunction(out) else out
     return execute(prepared, None if folder is None else as_path(folder, "out"), execution, progress)
 
 

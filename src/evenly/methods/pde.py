@@ -55,7 +55,7 @@ def pde(
     Where not given (the defaults are evenly's own; the paper sets them per data set), the warm-up takes two thirds of
     the epochs and the rest holds ten expansions, each a twentieth of the balanced set. `decay` multiplies the learning
     rate at the end of the warm-up; none was as good on validation (docs/groups.md). `add="all"` expands at once. `cap`
-    is for many groups of which some are tiny, as in CivilComments: each gives at most so many to the balanced set,
+    is for many groups, some of them tiny, as in CivilComments: each gives at most so many to the balanced set,
     smaller ones all they have.
     """
     warmup_epochs = max(1, 2 * fit.epochs // 3) if warmup_epochs is None else warmup_epochs

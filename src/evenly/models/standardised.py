@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from evenly.data.contract import Data, Split
+from evenly.data.mapped import MappedRows, pieces
 from evenly.errors import EvenlyError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation by which the inputs of networks trained on ImageNet are scaled."""
 
-MOST, AT_ONCE = 2000, 1000
+MOST = 2000
 
 
 class Standardised(nn.Module):
@@ -40,23 +41,25 @@ class Standardised(nn.Module):
 def channel_moments(split: Split) -> tuple[Sequence[float], Sequence[float]]:
     """Mean and standard deviation of each channel of uint8 images, on the scale of 0 to 1; 1 for a constant channel.
 
-    Exact for images in memory; of images that are read one by one, 2,000 at equal distances are used.
+    Exact for images in memory or in the cache; of images that are read one by one, 2,000 at equal distances are used.
     """
-    if isinstance(split.inputs, Tensor):
-        parts = split.inputs.split(AT_ONCE)
+    if isinstance(split.inputs, Tensor | MappedRows):
+        first, parts = next(pieces(split.inputs, 1)), pieces(split.inputs)
     else:
         chosen = torch.linspace(0, len(split) - 1, min(MOST, len(split))).round().long().unique().tolist()
-        parts = tuple(torch.as_tensor(split.inputs[i][0])[None] for i in chosen)
-    if parts[0].dtype != torch.uint8 or parts[0].ndim != 4:
+        one_by_one = [torch.as_tensor(split.inputs[i][0])[None] for i in chosen]
+        first, parts = one_by_one[0], iter(one_by_one)
+    if first.dtype != torch.uint8 or first.ndim != 4:
         raise EvenlyError(
-            f"normalise is for uint8 images (N, C, H, W), got {parts[0].dtype} of shape {tuple(parts[0].shape[1:])}; "
+            f"normalise is for uint8 images (N, C, H, W), got {first.dtype} of shape {tuple(first.shape[1:])}; "
             "use normalise='none' and scale them yourself"
         )
-    sums = torch.zeros(2, parts[0].shape[1], dtype=torch.float64)
+    sums, count = torch.zeros(2, first.shape[1], dtype=torch.float64), 0
     for part in parts:
         pixels = part.double().transpose(0, 1).flatten(1)
         sums += torch.stack([pixels.sum(1), pixels.square().sum(1)]).cpu()
-    mean, square = sums / sum(part[:, 0].numel() for part in parts)
+        count += pixels.shape[1]
+    mean, square = sums / count
     std = (square - mean**2).clamp(min=0).sqrt()
     std[std == 0] = 255.0
     return (mean / 255).tolist(), (std / 255).tolist()

@@ -44,7 +44,7 @@ def words_of(text: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """Words, the k-th of which has the id k + 1 (0 is padding), and how rare each is.
+    """Words and how rare each is. The k-th word has the id k + 1; 0 is padding.
 
     Args:
         idf: log((1 + N) / (1 + N_w)) + 1, where N_w of the N training texts have the word, as in scikit-learn.

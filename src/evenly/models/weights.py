@@ -133,7 +133,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         values = {name: file.get_tensor(name) for name in list(file.keys())}
         metadata = dict(file.metadata() or {})
     if CHECKSUM in metadata and metadata[CHECKSUM] != checksum(values, metadata):
-        raise ValueError("its checksum is of another content")
+        raise ValueError("its content does not match its checksum")
     return values, metadata
 
 

@@ -12,6 +12,7 @@ from evenly.report.groups import accuracy_bars, accuracy_table, cost_to_reach_ta
 from evenly.report.rendering import footer
 from evenly.report.results_table import results_table
 from evenly.report.run_pages import gallery
+from evenly.report.search_blocks import search_blocks
 from evenly.report.sweeps import arm_styles, runs_by_arm, sweep_blocks
 from evenly.report.training_figures import alignments, training
 from evenly.runs.comparison import Comparison
@@ -30,9 +31,19 @@ HOW_TO_READ = (
     "seeds or more. A difference is clear where both exclude 0. It is clear for these models only where just the first "
     "does.",
     "Over test examples, the difference of each example is averaged over seeds. The interval is that of Agresti and "
-    "Min. For a worst group, the examples are those of the group that is worst for the control. Over seeds, it is the "
-    "t-interval of the differences, paired by seed. Seeds that split one set of images anew are not fully independent, "
-    "so intervals may be too narrow.",
+    "Min. For a worst group, it is of the difference shown: the accuracy in the method's worst group less that in the "
+    "control's. Where that is the same group, its examples are paired. Over seeds, it is the t-interval of the "
+    "differences, paired by seed. Seeds that split one set of examples anew are not fully independent, so intervals "
+    "may be too narrow.",
+    "The lowest accuracy of many small groups is biased down, most of all for a model whose groups are equally good. "
+    "Against such a control, a method with one bad group looks better than it is. Larger test groups make this bias "
+    "smaller. A comparison in one group chosen on validation, such as the control's worst group there, does not have "
+    "it.",
+    "The more methods a table has, the more likely one of them looks better by chance. So where there are several, a "
+    "difference is clear only if its p-value over seeds is below 0.05 after Holm's correction. The intervals are those "
+    "of each method alone. How many more seeds might settle a question is a guess from the seeds there are. The "
+    "level of 0.05 holds for a number of seeds fixed beforehand: who adds seeds until a difference is clear finds one "
+    "by chance more often.",
     "The selection rule says which epoch's weights are used. It uses the validation set only, never the test set.",
     "Train-weighted accuracy weights the groups by how often they occur in training: what a user with data like the "
     "training data would see.",
@@ -77,7 +88,8 @@ def section(comparison: Comparison, k: int) -> Section:
             cost_to_reach_table(comparison),
         ]
     about = Prose([first.data.about]) if first.data.about else None
-    blocks = [about, comparison_facts(comparison), *blocks, first_gallery(comparison)]
+    searched = search_blocks(comparison, styles, f"{prefix}-search")
+    blocks = [about, comparison_facts(comparison), *blocks, *searched, first_gallery(comparison)]
     return Section(comparison.data, f"data-{k}", present(blocks))
 
 
@@ -88,10 +100,10 @@ def _usages(comparison: Comparison, seed: int) -> dict[str, Usage]:
 
 
 def first_gallery(comparison: Comparison) -> Gallery | None:
-    """The examples that the first method with a selection selected, of the first seed."""
-    seed = comparison.plan.seeds[0]
-    runs = ((each.arm, comparison.runs.get((each.arm, seed))) for each in comparison.arms)
-    galleries = (gallery(run, f"{arm.name}, seed {seed},") for arm, run in runs if run is not None)
+    """The examples that the first method with a selection selected, of its first seed."""
+    runs = {arm: (seed, run) for (arm, seed), run in reversed(comparison.runs.items()) if arm.control_of is None}
+    firsts = ((each.arm, *runs[each.arm]) for each in comparison.arms if each.arm in runs)
+    galleries = (gallery(run, f"{arm.name}, seed {seed},") for arm, seed, run in firsts)
     return next((each for each in galleries if each is not None), None)
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from attrs import evolve
 
-from evenly.report.formats import listed, percent, times
+from evenly.report.formats import counted, listed, percent, times
 from evenly.report.names import METRIC_NAMES, arm_label, has_metric, with_abbreviation
-from evenly.report.run_words import evaluation_cost, inferred_groups, last_epoch, ran_shorter
+from evenly.report.run_words import SAME_COST, evaluation_cost, inferred_groups, last_epoch, ran_shorter
 from evenly.report.verdicts import Verdict, full_erm, verdict
 from evenly.runs.arms import Arm, point_name
-from evenly.runs.comparison import Comparison
+from evenly.runs.comparison import Comparison, Failure
 from evenly.runs.cost_to_reach import Level
 from evenly.runs.differences import mean
 from evenly.runs.results import SHOWN, InferredGroups
@@ -23,6 +23,8 @@ from evenly.runs.summary import Row, Summary
 
 MOST_SEEDS = 20
 """Seeds that more are suggested up to."""
+MOST_NAMED = 5
+"""Failed runs that are named."""
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -71,16 +73,31 @@ def verdicts(comparison: Comparison) -> list[Verdict]:
 def closing(comparison: Comparison) -> list[str]:
     """What it cost, and what is missing for a verdict."""
     arms = comparison.arms
-    notes = []
+    notes = failed_runs(comparison.failures)
     if bare := [arm_label(each.arm) for each in arms if each.control is None and each.arm.method != "erm"]:
         notes.append(f"No control of equal cost was run for {listed(bare)}: cost alone may explain the difference.")
     if arms:
         notes.append(_cost({arm_label(each.arm): each.cost_multiple for each in arms}))
+    if costlier := [name for each in arms if (name := _costlier(each))]:
+        notes.append(f"A control stops after the step that reaches its method's cost: {listed(costlier)}.")
+    differences = [each.difference(comparison.headline) for each in arms]
+    if (family := max((each.family for each in differences if each and each.adjusted_p is not None), default=1)) > 1:
+        notes.append(f"With {family} methods judged, clear over seeds means p < 0.05 after Holm's correction.")
     if shorter := [arm_label(each.arm) for each in arms if ran_shorter(each.arm.method, each.cost_multiple)]:
         notes.append(f"1x is plain training for all the epochs set; {listed(shorter)} ran for fewer.")
     notes += _evaluation({arm_label(each.arm): each.evaluation_cost_multiple for each in arms})
     notes += last_epochs(comparison)
     return [*notes, *cost_to_reach(comparison), *inferences(comparison.rows), *remarks(comparison.rows)]
+
+
+def failed_runs(failures: Sequence[Failure]) -> list[str]:
+    """Which runs failed and why, the first few of many, and what runs them again."""
+    notes = [f"{each.label} failed: {each.reason.rstrip('.')}." for each in failures[:MOST_NAMED]]
+    if len(failures) > MOST_NAMED:
+        notes.append(f"{counted(len(failures) - MOST_NAMED, 'more run')} failed, named in results.json.")
+    if failures:
+        notes.append("The table has the other runs. The same command with `--retry` runs the failed ones again.")
+    return notes
 
 
 def next_steps(comparison: Comparison, folder: Path | None = None) -> list[str]:
@@ -96,7 +113,8 @@ def next_steps(comparison: Comparison, folder: Path | None = None) -> list[str]:
     reference = full_erm(comparison.summary)
     best = max(raised, key=lambda each: each.mean(metric) or 0.0, default=None)
     if best is not None and (reference is None or (best.mean(metric) or 0.0) > (reference.mean(metric) or 0.0)):
-        run = comparison.runs.get((best.arm, comparison.plan.seeds[0]))
+        runs = (comparison.runs.get((best.arm, seed)) for seed in comparison.plan.seeds)
+        run = next(filter(None, runs), None)
         steps.append(f"On {comparison.data}, use {arm_label(best.arm)}: {percent(best.mean(metric))} {what}.")
         if run is not None and run.folder is not None and folder is not None:
             place = run.folder.relative_to(folder).as_posix()
@@ -128,6 +146,12 @@ def _cost(costs: Mapping[str, float]) -> str:
         return f"Every method cost {times(costs[least])} what plain training costs."
     most_text = f"{times(costs[most])} ({most})"
     return f"Costs range from {times(costs[least])} what plain training costs ({least}) to {most_text}."
+
+
+def _costlier(summary: Summary) -> str:
+    """How much more a control cost than its method, where that is not about the same."""
+    excess = (summary.control_cost_multiple or 0.0) / summary.cost_multiple - 1 if summary.cost_multiple else 0.0
+    return f"that of {arm_label(summary.arm)} cost {excess:.0%} more" if excess > SAME_COST else ""
 
 
 def _evaluation(costs: Mapping[str, float]) -> list[str]:

@@ -26,12 +26,14 @@ from evenly.runs.predictions import Predictions
 from evenly.runs.results import SHOWN
 from evenly.runs.run import Run
 from evenly.runs.summary import Summary
+from evenly.values import cut
 
 if TYPE_CHECKING:
     from evenly.diagnose.stability import CardPage
     from evenly.theory.stability import PhaseDiagram
 
 WIDEST_NAME = 23
+WIDEST_WITH_SEEDS = 19  # as many columns as the control with the longest name has, less a comma and a space
 CLEAR: dict[Outcome, tuple[str, str]] = {
     "raised": ("clear", "green"),
     "lowered": ("clear", "red"),
@@ -127,12 +129,20 @@ def comparison_table(comparison: Comparison) -> Table:
             heading = point
             table.add_row(Text(point, style="bold"))
         said = _difference(each.difference(metric))
-        table.add_row(Text(each.arm.pair), *_numbers(each, worst), said[0])
+        table.add_row(Text(_name(comparison, each)), *_numbers(each, worst), said[0])
         if control is not None:
-            table.add_row(Text(f"  {control.arm.pair}"), *_numbers(control, worst), said[1], style="dim")
+            table.add_row(Text(f"  {_name(comparison, control, 2)}"), *_numbers(control, worst), said[1], style="dim")
         if said[2]:
             table.add_row("", "", "", "", said[2], style="dim")
     return table
+
+
+def _name(comparison: Comparison, summary: Summary, indent: int = 0) -> str:
+    """An arm in the first column, with the number of its seeds where others have more."""
+    seeds = comparison.fewer_seeds(summary)
+    if not seeds:
+        return summary.arm.pair
+    return f"{cut(summary.arm.pair, WIDEST_WITH_SEEDS - indent - len(seeds))}, {seeds}"
 
 
 def _point_heading(summary: Summary) -> str:
@@ -149,7 +159,7 @@ def _difference(difference: Difference | None) -> tuple[Text, Text, Text]:
     return (
         Text(f"{difference.points} {clear}", style=colour),
         Text(f"examples {examples}"),
-        Text(f"seeds {difference.over_seeds}"),
+        Text(f"seeds{':' if difference.low is None else ''} {difference.over_seeds}"),
     )
 
 

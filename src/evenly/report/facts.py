@@ -40,14 +40,17 @@ def run_facts(run: Run) -> Facts:
 def comparison_facts(comparison: Comparison) -> Facts:
     """What was asked for in a comparison, and its data."""
     plan = comparison.plan
+    spaces = () if comparison.search is None else comparison.search.spaces
+    varied = {*plan.sweep, *(space.name for space in spaces)}
     return _facts(
         Fact("methods", listed(plan.methods)),
         Fact("optimizers", listed(plan.optimizers)),
         Fact("seeds", listed(plan.seeds)),
         *(Fact(f"{setting_name(name)}, swept", as_text(values, name)) for name, values in plan.sweep.items()),
+        *(Fact(f"{setting_name(space.name)}, searched", str(space)) for space in spaces),
         Fact("model", plan.model),
         Fact("model options", as_text(plan.model_options)),
-        *setting_facts(plan.in_common, plan.rule, plan.methods, leave_out=plan.sweep, differs=plan.differs),
+        *setting_facts(plan.in_common, plan.rule, plan.methods, leave_out=varied, differs=plan.differs),
         Fact("epochs where they differ", _other_epochs(comparison)),
         *(Fact(f"{method}'s own", as_text(options)) for method, options in plan.options.items()),
         *data_facts(evolve(comparison.rows[0].result.data, options=plan.data_options)),

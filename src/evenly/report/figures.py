@@ -62,11 +62,12 @@ class Style:
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a figure: per seed (x, y), each two sequences of one length."""
+    """One line of a figure, or its dots alone: per seed (x, y), each two sequences of one length."""
 
     name: str
     style: Style
     seeds: Sequence[tuple[Sequence[float], Sequence[float]]]
+    dots: bool = False
 
     def mean(self) -> tuple[np.ndarray, np.ndarray]:
         """x and y averaged over the seeds, point by point, as far as every seed goes."""
@@ -132,8 +133,8 @@ def curves(
                 for x, y in line.seeds:
                     axes.plot(x, y, linewidth=0.7, alpha=0.35, zorder=2 + order, **drawing)
             x_mean, y_mean = line.mean()
-            marker = "o" if len(x_mean) == 1 else None
-            axes.plot(x_mean, y_mean, linewidth=1.7, zorder=20 + order, marker=marker, markersize=4, **drawing)
+            marker, width = "o" if line.dots or len(x_mean) == 1 else None, 0.0 if line.dots else 1.7
+            axes.plot(x_mean, y_mean, linewidth=width, zorder=20 + order, marker=marker, markersize=4, **drawing)
         for mark in marks:
             top = 1.0 if len(marks) <= MOST_MARKS else 0.06
             axes.axvline(mark, 0, top, color=INK, alpha=0.55, linewidth=0.8, dashes=(1, 2), zorder=1.5)
@@ -242,7 +243,7 @@ def _scale_y(axes: Axes, log: bool, shares: bool, y_range: tuple[float, float] |
 
 
 def _last_values(lines: Sequence[Curve], shares: bool) -> str:
-    last = [(line.name, y[-1]) for line in lines if len(y := line.mean()[1])]
+    last = [(line.name, y[-1]) for line in lines if len(y := line.mean()[1]) and not line.dots]
     texts = [f"{name} {100 * y:.1f}%" if shares else f"{name} {y:.3g}" for name, y in last]
     return f"At the end: {'; '.join(texts)}." if texts else ""
 

@@ -31,7 +31,7 @@ def times(value: float | None) -> str:
 
 
 def points_and_uncertainty(difference: Difference, examples: str = "test examples") -> str:
-    """A difference in a sentence: "−0.4 points; over test examples [−1.9, 1.1], over seeds: needs 3 or more"."""
+    """A difference in a sentence: "−0.4 points; over test examples [−1.9, 1.1], over seeds: 3 or more needed"."""
     return f"{difference.points} points; {uncertainty(difference, examples)}"
 
 

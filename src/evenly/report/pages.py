@@ -38,8 +38,8 @@ def write_report(
     """Write the page of a result, or every page of a folder; where the page is.
 
     Args:
-        target: a folder that a command left behind, of which nothing but the folder is needed; a run; one comparison
-            or several; one audit, or two of the same data.
+        target: a folder that a command left behind (nothing else is needed); a run; one comparison or several; one
+            audit, or two of the same data.
         path: the HTML file; where it is left out, `report.html` in the folder of the run or the comparison.
         runs: for the folder of a comparison, write the pages of its runs too.
     """
@@ -73,7 +73,8 @@ def _write_folder(folder: Path, runs: bool) -> Path:
         return _write_comparison(load_comparison(folder), runs)
     if (folder / "audit.json").exists():
         return write_page(folder / "audit.html", audit_page(*read_audits(folder)))
-    if (stability := read_json(folder / "stability.json")) is not None:
+    stability = read_json(folder / "stability.json", "remove it and run `evenly stability` again")
+    if stability is not None:
         return _write_stability(stability, folder)
     return write_report(load(folder))
 

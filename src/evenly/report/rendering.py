@@ -13,9 +13,9 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from evenly import __version__
-from evenly.engine.progress import duration
 from evenly.files import atomic
 from evenly.report.blocks import Page, Table
+from evenly.values import duration
 
 
 def write_page(path: Path, page: Page) -> Path:

@@ -61,10 +61,12 @@ def results_table(comparison: Comparison, styles: Mapping[str, Style], scale: Sc
     rows = []
     for each, control in comparison.lines():
         cells = _values(each, metrics, chosen) + _difference(each.difference(metric), scale)
-        rows.append(Row(each.arm.pair, cells, each.arm.control_of is not None, style=styles.get(each.arm.name)))
+        style, note = styles.get(each.arm.name), comparison.fewer_seeds(each)
+        rows.append(Row(each.arm.pair, cells, each.arm.control_of is not None, note, style=style))
         if control is not None:
             note = "control" if control.arm.control_of else "control, as above"
             cells = _values(control, metrics, chosen) + _difference(None, scale)
+            note = ", ".join(filter(None, (note, comparison.fewer_seeds(control))))
             rows.append(Row(control.arm.pair, cells, muted=True, note=note))
     columns = ["method", *(METRIC_COLUMNS[name] for name in metrics), *([USED_AFTER] if chosen else []), "cost, × ERM"]
     if scale is not None:
@@ -73,11 +75,10 @@ def results_table(comparison: Comparison, styles: Mapping[str, Style], scale: Sc
 
 
 def results_caption(comparison: Comparison) -> str:
-    """Where the numbers were measured, of which weights, and what the differences are."""
-    plan, seeds = comparison.plan, len(comparison.plan.seeds)
-    averaged = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    """Where the numbers were measured, which epoch's weights were used, and what the differences are."""
+    plan = comparison.plan
     notes = [
-        f"Measured on the {SHOWN[plan.judged]} set, {averaged}.",
+        f"Measured on the {SHOWN[plan.judged]} set, {comparison.averaged}.",
         f"The weights used are those of the {RULES.get(plan.rule, plan.rule)} (rule: {plan.rule}).",
     ]
     if plan.judged == "validation" and plan.rule != "last":
@@ -92,8 +93,6 @@ def results_caption(comparison: Comparison) -> str:
             f"method. Its 95% interval over {SHOWN[plan.judged]} examples is for these models; that over seeds is for "
             "new runs. The thick line is the first, the thin one the second."
         )
-        if comparison.headline == "worst_group":
-            notes.append("The examples are those of the group that is worst for the control.")
     return " ".join(notes)
 
 
@@ -117,6 +116,8 @@ def _difference(difference: Difference | None, scale: Scale | None) -> list[Cell
     if difference is None:
         return [Cell()] * 3
     examples = f"examples {difference.over_examples}" if difference.over_examples else ""
-    intervals = Cell("\n".join(filter(None, (examples, f"seeds {difference.over_seeds}"))))
+    intervals = Cell(
+        "\n".join(filter(None, (examples, f"seeds{':' if difference.low is None else ''} {difference.over_seeds}")))
+    )
     drawn = Cell(outcome=difference.outcome, whisker=scale.whisker(difference))
     return [Cell(difference.points, outcome=difference.outcome), intervals, drawn]

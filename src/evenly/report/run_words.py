@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evenly.data import Data, dataset_options
-from evenly.engine.progress import duration
 from evenly.report.formats import bounds, counted, listed, percent, sentence, times
 from evenly.report.names import RULES, group_name, run_label
 from evenly.runs.differences import mean
 from evenly.runs.plan import DataSpec, Plan
 from evenly.runs.results import SHOWN, DataSummary, InferredGroups, Measured, RunResult
 from evenly.runs.run import Run
+from evenly.values import duration
 
 TRY = "erm,useful,pde,group_dro"
 WORTH_TRYING = 0.05
@@ -81,6 +81,8 @@ def last_epoch(runs: Sequence[Run]) -> str:
         last.append(rows[max(rows)])
     if used == last:
         return ""
+    if _reached(used) == _reached(last):
+        return f"the last epoch would give the same on validation, {_reached(last)}"
     return f"the last epoch would give {_reached(last)} on validation, where these weights have {_reached(used)}"
 
 

@@ -84,7 +84,7 @@ def over_values(comparison: Comparison, styles: Mapping[str, Style], prefix: str
             title = f"{METRIC_NAMES[metric]} against {setting_name(name)}"
             title += f", {point_name(rest.swept)}" if rest.swept else ""
             at_rest = [each for each in arms if _without(name, each.arm).within(rest)]
-            drawn[title] = _lines(name, values, at_rest, metric, styles)
+            drawn[title] = _lines(name, values, at_rest, comparison, styles)
             svg = figures.curves(
                 drawn[title],
                 prefix=f"{prefix}{len(panels)}",
@@ -116,18 +116,21 @@ def _without(name: str, arm: Arm) -> Arm:
 
 
 def _lines(
-    name: str, values: Sequence[float], arms: Sequence[Summary], metric: str, styles: Mapping[str, Style]
+    name: str, values: Sequence[float], arms: Sequence[Summary], comparison: Comparison, styles: Mapping[str, Style]
 ) -> list[Curve]:
     """A curve over a swept number for each method with its optimizer; level for arms that the number does not vary."""
     points: dict[str, list[tuple[float, Summary]]] = {}
     for each in arms:
         xs = [each.arm.swept[name]] if name in each.arm.swept else [min(values), max(values)]
         points.setdefault(each.arm.pair, []).extend((float(x), each) for x in xs)
-    lines = []
+    metric, lines = comparison.headline, []
+    by_seed = {(row.arm, row.seed): row.result.measured.metric(metric) or 0.0 for row in comparison.rows}
     for pair, of_pair in points.items():
         of_pair.sort(key=lambda point: point[0])
         xs = [x for x, _ in of_pair]
-        seeds = zip(*(each.metrics[metric].values for _, each in of_pair), strict=False)
+        keys = [[(each.arm, seed) for _, each in of_pair] for seed in comparison.plan.seeds]
+        seeds = [[by_seed[key] for key in of_seed] for of_seed in keys if by_seed.keys() >= set(of_seed)]
+        seeds = seeds or [[each.metrics[metric].mean for _, each in of_pair]]  # no seed is at every value
         lines.append(Curve(pair, styles[of_pair[0][1].arm.name], [(xs, ys) for ys in seeds]))
     return lines
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from evenly.report.formats import percent, points_and_uncertainty, times, uncertainty
+from evenly.report.formats import percent, points_and_uncertainty, sentence, times, uncertainty
 from evenly.report.names import METHODS, METRIC_NAMES, arm_label
 from evenly.report.run_words import SAME_COST, ran_shorter
 from evenly.runs.arms import Arm
@@ -37,23 +37,48 @@ def verdict(
     """
     name, what = arm_label(summary.arm), METRIC_NAMES[metric]
     against, outcome = _control_label(summary, control), difference.outcome
-    examples = f"{split} examples" + (" of the control's worst group" if metric == "worst_group" else "")
+    examples = f"{split} examples"
     numbers = points_and_uncertainty(difference, examples)
     if not math.isfinite(difference.mean):
         return Verdict(summary.arm, outcome, f"{name} and its control have no seed in common: there is no difference.")
     if difference.is_zero:
-        sentence = f"{name} made no difference to {what}: every seed equals {against}."
+        text = f"{name} made no difference to {what}: every seed equals {against}."
     elif outcome == "unclear":
-        sentence = f"{name} made no clear difference to {what} against {against}: {numbers}."
+        text = f"{name} made no clear difference to {what} against {against}: {numbers}."
     elif outcome == "unknown":
-        sentence = f"{name} differs in {what} from {against}: {numbers}."
+        text = f"{name} differs in {what} from {against}: {numbers}."
     else:
         rise, _, only = outcome.partition("-")
-        sentence = f"{name} {rise} {what} by {difference.points.lstrip('+−')} points against {against}"
-        sentence += f"{', clear for these models only' if only else ''}: {uncertainty(difference, examples)}."
-    moved = ["With it, another group is the worst."] if metric == "worst_group" and difference.is_elsewhere else []
-    notes = (*moved, *_tradeoff(summary, metric), *_in_full(summary, metric, others))
-    return Verdict(summary.arm, outcome, sentence, notes)
+        text = f"{name} {rise} {what} by {difference.points.lstrip('+−')} points against {against}"
+        text += f"{', clear for these models only' if only else ''}: {uncertainty(difference, examples)}."
+    moved = _moved(summary, others) if metric == "worst_group" else []
+    open_question = [*_corrected(difference), *_seeds(summary, difference)]
+    notes = (*open_question, *moved, *_tradeoff(summary, metric), *_in_full(summary, metric, others))
+    return Verdict(summary.arm, outcome, text, notes)
+
+
+def _corrected(difference: Difference) -> list[str]:
+    """That a difference is not clear because it is one of several."""
+    if not difference.is_corrected_away:
+        return []
+    adjusted = f"p = {difference.p:.3f}, {difference.adjusted_p:.3f} after Holm's correction"
+    return [f"Over seeds it is not clear among {difference.family} methods: {adjusted}."]
+
+
+def _seeds(summary: Summary, difference: Difference) -> list[str]:
+    """That seeds have no control, and what might settle an open question."""
+    missing = f"the difference is of {difference.pairs} of {summary.seeds} seeds: the others have no control"
+    return [sentence(each) for each in (missing * (difference.pairs < summary.seeds), difference.to_settle) if each]
+
+
+def _moved(summary: Summary, others: Sequence[Summary]) -> list[str]:
+    """That another group is the worst, by means over seeds, than for the control."""
+    shares = [
+        [math.inf if share is None else share for share in each.groups]
+        for each in others
+        if each.arm in (summary.arm, summary.control) and each.groups
+    ]
+    return ["With it, another group is the worst."] if len({each.index(min(each)) for each in shares}) > 1 else []
 
 
 def full_erm(summaries: Sequence[Summary], beside: Arm | None = None) -> Summary | None:
@@ -102,10 +127,11 @@ def _in_full(summary: Summary, metric: str, others: Sequence[Summary]) -> list[s
     cut_short = summary.control is not None and summary.control.method == "erm"
     if not cut_short or summary.cost_multiple >= 1 - SAME_COST or reference is None or metric not in reference.metrics:
         return []
-    ours, theirs = summary.metrics[metric].values, reference.metrics[metric].values
-    if not ours or len(ours) != len(theirs):
+    theirs = reference.by_seed(metric)
+    differences = [value - theirs[seed] for seed, value in summary.by_seed(metric).items() if seed in theirs]
+    if not differences:
         return []
-    difference = paired([a - b for a, b in zip(ours, theirs, strict=True)])
+    difference = paired(differences)
     reached = f"{times(reference.cost_multiple)}, {percent(reference.mean(metric))}"
     length = "as far as it ran" if ran_shorter("erm", reference.cost_multiple) else "in full"
     return [f"Against {arm_label(reference.arm)} {length} ({reached}): {points_and_uncertainty(difference)}."]

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from evenly.optim.registry import PLAIN
 from evenly.values import Value, plain
 
 
@@ -46,6 +47,12 @@ class Arm(Value):
     def within(self, other: Arm) -> bool:
         """Whether its swept values are among another's."""
         return bool(plain(self.swept).items() <= plain(other.swept).items())
+
+
+def varies(name: str, method: str, optimizer: str) -> bool:
+    """Whether a swept name has to do with an arm."""
+    owner, _, setting = name.rpartition(".")
+    return owner in ("", method) and (setting != "rho" or optimizer in PLAIN)
 
 
 def point_name(swept: Mapping[str, Any]) -> str:

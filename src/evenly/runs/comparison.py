@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
 from evenly.errors import EvenlyError
-from evenly.files import as_path, read_json, write_json
+from evenly.files import as_path, atomic, make_folder, read_json, write_json
+from evenly.runs import tables
 from evenly.runs.arms import Arm
 from evenly.runs.folder import FORMAT
 from evenly.runs.results import SHOWN
 from evenly.runs.run import Run, load
-from evenly.runs.summary import METRICS, Row, Summary, summarise
+from evenly.runs.search import Search
+from evenly.runs.summary import METRICS, Row, Summary, headline
 from evenly.settings import Settings
 from evenly.values import Value, html_table
 
 if TYPE_CHECKING:
     import pandas
+
+DAMAGED = "remove it and compare again, which reads the runs"
+"""The way out where a comparison's results are damaged."""
 
 
 @frozen
@@ -47,35 +52,50 @@ class ComparisonPlan(Value):
     data_options: Mapping[str, Any] = field(factory=dict)
 
 
+@frozen
+class Failure(Value):
+    """A run that failed: its name to the user, and the reason in one line."""
+
+    label: str
+    seed: int
+    reason: str
+
+
 @define(repr=False)
 class Comparison:
     """What came of a comparison.
 
     Args:
-        rows: one per run, controls included.
+        rows: one per run, controls included, also those of earlier calls in the same folder.
         summary: one per arm.
-        others: rows of runs that earlier calls left in the same folder and this one did not ask for.
+        others: rows that earlier calls left in the same folder and that answer another question: their weights were
+            chosen by another rule, or other names were swept.
         runs: the runs themselves, by arm and seed.
+        failures: the runs that this call asked for and that failed.
+        search: how the values of its arms and controls were chosen, where they were searched.
     """
 
     data: str
     plan: ComparisonPlan
     rows: tuple[Row, ...]
-    summary: tuple[Summary, ...]
+    summary: tuple[Summary, ...] = ()
     others: tuple[Row, ...] = ()
     runs: dict[tuple[Arm, int], Run] = field(factory=dict, repr=False)
     out: Path | None = None
+    failures: tuple[Failure, ...] = ()
+    search: Search | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """What `results.json` holds."""
-        folders = {id(row): self._folder(row) for row in self.rows}
         return {
             "format": FORMAT,
             "data": self.data,
             "plan": self.plan.to_dict(),
             "summary": [each.to_dict() for each in self.summary],
-            "rows": [{**row.to_dict(), "folder": folders[id(row)]} for row in self.rows],
+            "rows": [row.to_dict() for row in self.rows],
             "others": [row.to_dict() for row in self.others],
+            **({"failures": [each.to_dict() for each in self.failures]} if self.failures else {}),
+            **({} if self.search is None else {"search": self.search.to_dict()}),
         }
 
     @classmethod
@@ -83,7 +103,10 @@ class Comparison:
         """Made again from `to_dict`, without the runs themselves."""
         summary = tuple(Summary.from_dict(each) for each in values["summary"])
         plan = ComparisonPlan.from_dict(values["plan"])
-        return cls(values["data"], plan, _rows(values["rows"]), summary, _rows(values["others"]))
+        rows, others = (tuple(Row.from_dict(row) for row in values[name]) for name in ("rows", "others"))
+        failures = tuple(Failure.from_dict(each) for each in values.get("failures", ()))
+        search = None if "search" not in values else Search.from_dict(values["search"])
+        return cls(values["data"], plan, rows, summary, others, failures=failures, search=search)
 
     def save(self, path: str | Path) -> None:
         write_json(Path(path), self.to_dict())
@@ -101,6 +124,18 @@ class Comparison:
         """The summaries of all arms that are no control of another."""
         return [each for each in self.summary if each.arm.control_of is None]
 
+    def fewer_seeds(self, summary: Summary) -> str:
+        """Of an arm with fewer seeds than another, their number in words."""
+        seeds = summary.seeds
+        return "" if seeds == max(each.seeds for each in self.summary) else f"{seeds} seed{'s' * (seeds != 1)}"
+
+    @property
+    def averaged(self) -> str:
+        """What the numbers of an arm are, in words."""
+        seeds = [each.seeds for each in self.summary]
+        averaged = f"mean ± standard deviation over {max(seeds)} seeds" if max(seeds) > 1 else "one seed"
+        return averaged + (", or as many as stand beside a method" if min(seeds) < max(seeds) else "")
+
     def lines(self) -> Iterator[tuple[Summary, Summary | None]]:
         """Every method with its control, as tables have them; a control alone where its method is not in the table."""
         for each in self.summary:
@@ -110,10 +145,9 @@ class Comparison:
     @property
     def headline(self) -> str:
         """The metric that verdicts are about: worst-group accuracy where the selection rule goes by groups."""
-        has_groups = any("worst_group" in each.metrics for each in self.summary)
-        return "worst_group" if "group" in self.plan.rule and has_groups else "accuracy"
+        return headline(self.plan.rule, self.summary)
 
-    def to_pandas(self, per: Literal["run", "method"] = "run") -> pandas.DataFrame:
+    def to_pandas(self, per: tables.Per = "run") -> pandas.DataFrame:
         """A row per run: the arm, the seed, the cost, and the metrics of the split that is judged.
 
         Per method: the means, and the difference from its control in the headline metric with both intervals.
@@ -122,17 +156,19 @@ class Comparison:
             import pandas as pd
         except ImportError:
             raise EvenlyError("to_pandas needs pandas; run: pip install 'evenly[pandas]'") from None
-        if per == "method":
-            return pd.DataFrame([self._flat(*line) for line in self.lines()])
-        return pd.DataFrame([_flat(row) for row in self.rows])
+        return pd.DataFrame(tables.rows(self, per))
 
-    def _flat(self, summary: Summary, control: Summary | None) -> dict[str, Any]:
-        flat: dict[str, Any] = {"method": summary.arm.name, "control": None if control is None else control.arm.name}
-        flat |= {name: summary.mean(name) for name in METRICS} | {"cost_multiple": summary.cost_multiple}
-        difference = summary.difference(self.headline)
-        if difference is None:
-            return flat
-        return flat | {"difference_in": self.headline, **difference.to_dict(), "outcome": difference.outcome}
+    def to_csv(self, path: str | Path | None = None, per: tables.Per = "run") -> str:
+        """What `to_pandas` has, as the text of a csv file; also written to a path, where one is given."""
+        return _written(tables.csv_text(tables.rows(self, per)), path)
+
+    def to_latex(self, path: str | Path | None = None, per: tables.Per = "method") -> str:
+        """A table for LaTeX with the package booktabs; also written to a path, where one is given.
+
+        Every method has its control of equal cost under it. The best in the headline metric is bold where it is
+        clearly above its control.
+        """
+        return _written(tables.latex(self, per), path)
 
     def _repr_html_(self) -> str:
         against = f"{self.headline.replace('_', ' ')} against control, points"
@@ -144,58 +180,52 @@ class Comparison:
             shares = ("–" if (m := each.mean(name)) is None else f"{100 * m:.1f}" for name in METRICS[:2])
             d = each.difference(self.headline)
             difference = ("", "", "") if d is None else (d.points, d.over_examples, d.over_seeds)
-            lines.append((each.arm.name, *shares, f"{each.cost_multiple:.2f}", *difference))
+            name = ", ".join(filter(None, (each.arm.name, self.fewer_seeds(each))))
+            lines.append((name, *shares, f"{each.cost_multiple:.2f}", *difference))
         return html_table(lines)
 
-    def _folder(self, row: Row) -> str | None:
-        run = self.runs.get((row.arm, row.seed))
-        if run is None or run.folder is None or self.out is None:
-            return None
-        return run.folder.relative_to(self.out).as_posix()
 
-
-def read_rows(folder: Path) -> tuple[Row, ...]:
-    """The rows that earlier calls left in a comparison's folder."""
-    again = "remove it, and the runs are read again"
-    content = read_json(folder / "results.json", again)
+def read_content(folder: Path) -> dict[str, Any] | None:
+    """What `results.json` in a folder holds, its checksum and its format checked; None where there is none."""
+    content = read_json(folder / "results.json", DAMAGED)
     if content is None:
-        return ()
+        return None
+    if not isinstance(content, dict) or "rows" not in content:
+        raise EvenlyError(f"{folder} holds no finished comparison; give the folder that `evenly compare` left behind")
+    if content.get("format") != FORMAT:
+        raise EvenlyError(f"{folder} was written by evenly 0.1; compare again with this version")
+    return content
+
+
+def read_comparison(folder: Path) -> Comparison | None:
+    """The comparison that is in a folder, without the runs themselves; None where there is none."""
+    if (content := read_content(folder)) is None:
+        return None
     try:
-        return _rows([*content["rows"], *content["others"]])
+        return Comparison.from_dict(content)
     except (EvenlyError, KeyError, TypeError) as error:
-        raise EvenlyError(f"{folder / 'results.json'} is damaged ({error}); {again}") from None
+        raise EvenlyError(f"{folder / 'results.json'} is damaged ({error}); {DAMAGED}") from None
 
 
 def load_comparison(folder: str | Path) -> Comparison:
     """A comparison from its folder, with its runs."""
     path = as_path(folder, "folder")
-    content = read_json(path / "results.json", "compare again")
-    if not isinstance(content, dict) or "rows" not in content:
+    if (table := read_comparison(path)) is None:
         raise EvenlyError(f"{path} holds no finished comparison; give the folder that `evenly compare` left behind")
-    if content.get("format") != FORMAT:
-        raise EvenlyError(f"{path} was written by evenly 0.1; compare again with this version")
-    try:
-        table = Comparison.from_dict(content)
-    except (EvenlyError, KeyError, TypeError) as error:
-        raise EvenlyError(f"{path / 'results.json'} is damaged ({error}); compare again") from None
     table.out = path
-    for row, each in zip(table.rows, content["rows"], strict=True):
-        if each.get("folder") and (path / each["folder"]).is_dir():
-            table.runs[row.arm, row.seed] = load(path / each["folder"])
+    for row in table.rows:
+        if row.folder is not None and (path / row.folder).is_dir():
+            table.runs[row.arm, row.seed] = load(path / row.folder)
     return table
 
 
-def _rows(rows: Iterable[Any]) -> tuple[Row, ...]:
-    return tuple(Row.from_dict({name: value for name, value in dict(row).items() if name != "folder"}) for row in rows)
+def _written(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        place = as_path(path, "path")
+        make_folder(place.parent)
+        with atomic(place) as file:
+            file.write(text.encode())
+    return text
 
 
-def _flat(row: Row) -> dict[str, Any]:
-    result = row.result
-    flat: dict[str, Any] = {"method": row.arm.method, "optimizer": row.arm.optimizer, "seed": row.seed}
-    flat |= {f"swept {name}": value for name, value in row.arm.swept.items()}
-    flat |= {"arm": row.arm.name, "control": None if row.control is None else row.control.name}
-    flat |= {"cost": result.cost, "cost_multiple": result.cost_multiple, "split": result.judged}
-    return flat | {name: result.measured.metric(name) for name in (*METRICS, "loss")}
-
-
-__all__ = ["Comparison", "ComparisonPlan", "load_comparison", "read_rows", "summarise"]
+__all__ = ["Comparison", "ComparisonPlan", "load_comparison", "read_comparison", "read_content"]

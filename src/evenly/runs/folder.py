@@ -2,12 +2,13 @@
 
 config.json         what was asked: the plan, what rebuilds the network, how raw inputs become its inputs, names
 metrics.jsonl       one line per stage and epoch
-checkpoint/         only while the run goes on
+checkpoint/         only while the run goes on, and .lock, which names the process that writes
 model.safetensors   the weights used, with what prediction needs beside it (vocabulary.json or network/)
 predictions.npz     outputs and labels of validation and test
 selection.npz       which training examples the method selected, how often it showed them, why
 record.npz          what was recorded in training
 examples/           what the page shows of the examples selected
+failed.json         why a run failed; the next one that is begun here removes it
 results.json        written last: the run is finished
 report.html         made from all of the above
 
@@ -20,23 +21,26 @@ import hashlib
 import json
 import os
 import shutil
-import sys
+import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from attrs import evolve, field, frozen
 
 from evenly import __version__
-from evenly.errors import EvenlyError
-from evenly.files import AGAIN, holds_something, make_folder, read_json, unused, write_json, writing
+from evenly.errors import EvenlyError, may_pass, reason_of
+from evenly.files import AGAIN, holds_something, make_folder, read_json, remove_partial, unused, write_json
+from evenly.runs.holder import LOCK, leave, locked
 from evenly.runs.network import NetworkSpec
-from evenly.runs.plan import Plan
+from evenly.runs.plan import Plan, PlanId, digest_of
 from evenly.runs.results import RunResult
 from evenly.values import Value
 
 FORMAT = 2
+FAILED = "failed.json"
 FINGERPRINTS = {
     "data": "its data differ (other rows, splits, groups or columns)",
     "model": "its model starts from other weights",
@@ -73,6 +77,7 @@ class RunFolder:
     def __init__(self, path: str | Path, config: Config) -> None:
         self.path, self.config = Path(path), config
         self._lock: int | None = None
+        self._begun = False
         try:
             json.dumps(config.to_dict(), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -100,37 +105,24 @@ class RunFolder:
 
     def prepare(self) -> None:
         """Make the folder and hold it, before the first write: a run that is refused at its start leaves none."""
-        if self._lock is not None:
+        if self._begun:
             return
         make_folder(self.path)
-        self._lock = self._locked()
+        self._lock = locked(self.path)
         if self.finished:  # its files must not be written again while others read them
             raise EvenlyError(f"{self.path} was finished by another process meanwhile; run the same command to read it")
         if (self.path / "config.json").exists():
             self._check(read_config(self.path))  # another process may have begun a run of its own meanwhile
         else:
             write_json(self.path / "config.json", self.config.to_dict())
-
-    def _locked(self) -> int | None:
-        """Hold the folder against other writers while this object lives; reading takes no lock."""
-        if sys.platform == "win32":
-            return None  # where two processes in one folder are the user's to avoid
-        import fcntl
-
-        with writing(self.path / ".lock"):
-            lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(lock).st_nlink:
-                    return lock
-            except BlockingIOError:
-                pass  # another process holds it, or held it when it was opened and has removed it since
-            os.close(lock)
-        raise EvenlyError(f"{self.path} is in use by another process; wait for it or choose another out")
+        (self.path / FAILED).unlink(missing_ok=True)
+        remove_partial(self.path, self.path / "checkpoint")
+        self._begun = True
 
     def close(self) -> None:
         """Let others write: an error that is kept, as in a notebook, must not hold the folder."""
         if (lock := getattr(self, "_lock", None)) is not None:
+            leave(lock)
             os.close(lock)
         self._lock = None
 
@@ -144,21 +136,47 @@ class RunFolder:
         """Write the results: from now on the run is finished."""
         write_json(self.path / "results.json", {"format": FORMAT, **results.to_dict()})
 
+    def fail(self, error: Exception) -> None:
+        """Write why a run that was begun here failed, unless the same call may succeed later."""
+        if self._begun and not self.finished and not may_pass(error):
+            write_failure(self.path, reason_of(error), "".join(traceback.format_exception(error)))
+
     def remove_checkpoint(self) -> None:
         """Remove what only a run under way needs."""
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
         with suppress(OSError):  # of a folder that can only be read
-            (self.path / ".lock").unlink(missing_ok=True)
+            (self.path / LOCK).unlink(missing_ok=True)
 
 
-def read_config(folder: Path) -> Config:
-    """The configuration in a folder; refused in one line where there is none or it is of another format."""
+def write_failure(folder: Path, reason: str, trace: str) -> None:
+    """Keep the reason of a failure with the run; where the disk takes nothing, the next call tries the run again."""
+    with suppress(EvenlyError):
+        write_json(folder / FAILED, {"format": FORMAT, "reason": reason, "traceback": trace})
+
+
+def read_failure(folder: Path) -> str | None:
+    """Why a run failed, in one line; None where it did not, or nothing can be read of it."""
+    with suppress(EvenlyError, AttributeError):
+        content = read_json(folder / FAILED)
+        return None if content is None else str(content.get("reason", ""))
+    return None
+
+
+def read_config(folder: Path, known: Mapping[PlanId, Plan] = MappingProxyType({})) -> Config:
+    """The configuration in a folder; refused in one line where there is none or it is of another format.
+
+    Args:
+        known: plans by digest, to be taken for the one in the file; they may hold objects of this process.
+    """
     file = folder / "config.json"
     content = read_json(file, AGAIN)
     if content is None:
-        raise EvenlyError(f"{folder} holds no run of evenly; give the folder that `evenly train` left behind")
+        what = "holds no run of evenly" if folder.exists() else "does not exist"
+        raise EvenlyError(f"{folder} {what}; give the folder that `evenly train` left behind")
     if isinstance(content, dict) and "compare" in content:
         raise EvenlyError(f"{folder} holds a comparison, not a run; its runs are in {folder / 'runs'}")
+    with suppress(TypeError, KeyError, ValueError):
+        content["plan"] = known.get(digest_of(content["plan"]), content["plan"]) if known else content["plan"]
     return config_from(content, file)
 
 

@@ -17,11 +17,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from evenly.runs.results import RunResult
-from evenly.settings import Recording, Settings
+from evenly.settings import Recording, Settings, settings_of
 from evenly.values import Value, live
 
 Model = str | nn.Module | Callable[[], nn.Module]
 PlanId = str
+FLOATS = frozenset(name for name, option in settings_of(Settings).items() if option.kind is float)
 
 
 @frozen
@@ -95,17 +96,17 @@ class Plan(Value):
     @property
     def digest(self) -> PlanId:
         """Sixteen hex digits of everything but where the data lies, and the threads where they are left open."""
-        values = type(self).from_dict(self.to_dict()).to_dict()  # a learning rate of 1 is one of 1.0
-        values["data"].pop("place")
-        if self.settings.threads is None:
-            values["settings"].pop("threads")
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of(self.to_dict())
 
     @property
     def folder_name(self) -> str:
         """A name for its folder: method, optimizer and seed for the reader, the digest for its identity."""
+        return self.folder_name_of(self.digest)
+
+    def folder_name_of(self, digest: PlanId) -> str:
+        """The same where the digest is known, which takes longer to compute than the rest."""
         optimizer = self.optimizer.name.replace(":", "-")  # sam:adamw; not every system has colons in names
-        return f"{self.method.name}-{optimizer}-seed{self.seed}-{self.digest[:8]}"
+        return f"{self.method.name}-{optimizer}-seed{self.seed}-{digest[:8]}"
 
     def completed(self, arm: RunResult) -> Plan:
         """A control's plan once its arm has run: cut to the arm's cost, repeating as many examples as the arm did.
@@ -120,3 +121,14 @@ class Plan(Value):
             repeats = {"count": arm.chosen, "factor": arm.factor}
             plan = evolve(plan, method=evolve(self.method, options={**self.method.options, **repeats}))
         return evolve(plan, budget=arm.cost)
+
+
+def digest_of(plan: Mapping[str, Any]) -> PlanId:
+    """The digest of a plan from its plain values; a learning rate of 1 is one of 1.0."""
+    data = {name: value for name, value in plan["data"].items() if name != "place"}
+    settings = {name: float(value) if name in FLOATS else value for name, value in plan["settings"].items()}
+    if settings["threads"] is None:
+        del settings["threads"]
+    costs = {name: None if plan[name] is None else float(plan[name]) for name in ("budget", "full_cost")}
+    values = {**plan, "data": data, "settings": settings, **costs}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from evenly.engine.precision import Precision
 from evenly.engine.trained import Selection
 from evenly.errors import EvenlyError, first_line
 from evenly.files import AGAIN, as_path, atomic, unsealed
-from evenly.runs.differences import CORRECT, Correct
+from evenly.runs.example_intervals import CORRECT, Correct
 from evenly.runs.folder import Config, read_config, read_results
 from evenly.runs.network import load_network
 from evenly.runs.plan import Plan
@@ -52,38 +53,71 @@ class Recorded:
             np.savez(file, history=np.array(json.dumps(list(self.history))), **arrays)
 
 
-@define
+@frozen
+class InMemory:
+    """What a run that has just ended, or was loaded, has at hand; the rest is read from its folder."""
+
+    history: History
+    selection: Selection | None = None
+    record: Recorded | None = None
+    model: nn.Module | None = None
+    correct: Correct | None = None
+
+
+@define(slots=False)
 class Run:
     """A finished run. `folder` is None for one that was kept in memory only.
 
-    `history` has a row per epoch of the last stage; `model` carries the weights that the selection rule chose.
+    What the folder holds is read on first use, and is not sent along to another process.
     """
 
     config: Config
     results: RunResult
-    history: History
-    selection: Selection | None = None
-    record: Recorded | None = None
     folder: Path | None = None
-    _model: nn.Module | None = field(default=None, repr=False)
-    _correct: Correct | None = field(default=None, repr=False)
+    _memory: InMemory | None = field(default=None, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Run, (self.config, self.results, self.folder, self._memory if self.folder is None else None)
 
     @property
     def plan(self) -> Plan:
         return self.config.plan
 
+    @cached_property
+    def history(self) -> History:
+        """A row per epoch of the last stage."""
+        return self._parts.history
+
+    @cached_property
+    def selection(self) -> Selection | None:
+        """Which examples the method selected; None where it selects none by design."""
+        return self._parts.selection
+
+    @cached_property
+    def record(self) -> Recorded | None:
+        """What was recorded; None where nothing was asked for."""
+        return self._parts.record
+
+    @cached_property
+    def _parts(self) -> InMemory:
+        return _in_memory(self._path) if self._memory is None else self._memory
+
     @property
+    def _path(self) -> Path:
+        assert self.folder is not None
+        return self.folder
+
+    @cached_property
     def model(self) -> nn.Module:
-        """The network in eval mode; read from the folder on first use."""
-        if self._model is None:
-            assert self.folder is not None
-            self._model = load_network(self.config.network, self.folder).eval()
-        return self._model
+        """The network in eval mode, with the weights that the selection rule chose."""
+        if self._memory is not None and self._memory.model is not None:
+            return self._memory.model
+        return load_network(self.config.network, self._path, self.plan.model.given).eval()
 
     @property
     def correct(self) -> Correct | None:
         """Which examples of the split that it is judged on the run got right; None in folders of older versions."""
-        return self._correct if self.folder is None else read_correct(self.folder, self.results.judged)
+        return self._parts.correct if self.folder is None else read_correct(self.folder, self.results.judged)
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -129,7 +163,11 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Run:
     config = read_config(path)
     results = read_results(path)
     network = None if model is None else load_network(config.network, path, model).eval()
-    return Run(config, results, read_history(path), read_selection(path), read_record(path), path, network)
+    return Run(config, results, path, _in_memory(path, network))
+
+
+def _in_memory(folder: Path, model: nn.Module | None = None) -> InMemory:
+    return InMemory(read_history(folder), read_selection(folder), read_record(folder), model)
 
 
 def read_history(folder: Path) -> History:
@@ -183,7 +221,7 @@ def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]] | None:
     if not path.exists():
         return None
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.lib.npyio.NpzFile(opened) as file:  # nothing in it is executed
             return {name: file[name] for name in file.files if not names or name in names}
     except Exception as error:  # a damaged file can raise anything in the reader
         raise EvenlyError(f"{path} is damaged ({first_line(error)}); {AGAIN}") from None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from evenly.engine.accuracy import intervals
 from evenly.runs.arms import Arm
 from evenly.runs.cost_to_reach import Level, levels_reached, reason_for_none
-from evenly.runs.differences import Difference, Intervals, example_intervals, mean, paired, sd
+from evenly.runs.differences import Difference, holm, mean, paired, sd
+from evenly.runs.example_intervals import Intervals, example_intervals
 from evenly.runs.results import RunResult, Usage
 from evenly.runs.run import Run
 from evenly.values import Value
@@ -36,6 +37,7 @@ class Summary(Value):
         control: the arm of equal cost that it is compared with, where one was run.
         groups: mean accuracy per group on the judged split; None for a group without examples.
         cost_to_reach_reason: why `cost_to_reach` is empty, where that is known.
+        seed_numbers: the seeds, in the order that the values of a metric have.
     """
 
     arm: Arm
@@ -53,9 +55,14 @@ class Summary(Value):
     used: Usage | None = None
     cost_to_reach: tuple[Level, ...] = ()
     cost_to_reach_reason: str = ""
+    seed_numbers: tuple[int, ...] = ()
 
     def mean(self, metric: str) -> float | None:
         return self.metrics[metric].mean if metric in self.metrics else None
+
+    def by_seed(self, metric: str) -> dict[int, float]:
+        """A metric of each seed; nothing where the folder is of a version that did not say which seeds they are."""
+        return dict(zip(self.seed_numbers, self.metrics[metric].values, strict=False))
 
     def difference(self, metric: str) -> Difference | None:
         return self.metrics[metric].difference if metric in self.metrics else None
@@ -63,12 +70,13 @@ class Summary(Value):
 
 @frozen
 class Row(Value):
-    """One run of a comparison: its arm, and the arm of equal cost that is its control."""
+    """One run of a comparison: its arm, the arm of equal cost that is its control, and where it lies in the folder."""
 
     arm: Arm
     seed: int
     result: RunResult
     control: Arm | None = None
+    folder: str | None = field(default=None, eq=False)
 
 
 def summarise(rows: Sequence[Row], runs: Mapping[tuple[Arm, int], Run] | None = None) -> tuple[Summary, ...]:
@@ -81,7 +89,7 @@ def summarise(rows: Sequence[Row], runs: Mapping[tuple[Arm, int], Run] | None = 
     for row in rows:
         by_arm.setdefault(row.arm, {})[row.seed] = row
     runs = runs or {}
-    summaries = [_summary(arm, of_arm, by_arm, runs) for arm, of_arm in by_arm.items()]
+    summaries = _corrected([_summary(arm, of_arm, by_arm, runs) for arm, of_arm in by_arm.items()])
     return tuple(_with_levels(each, summaries, by_arm[each.arm], runs) for each in summaries)
 
 
@@ -96,8 +104,8 @@ def _summary(
         seeds=len(rows),
         rule=first.result.rule,
         cost_multiple=mean(result.cost_multiple for result in results.values()),
-        metrics=_metrics(results, control, _example_intervals(rows, runs)),
-        control=first.control,
+        metrics=_metrics(results, control, _example_intervals(rows, control, runs)),
+        control=next((row.control for row in rows.values() if row.control is not None), None),
         control_cost_multiple=mean(result.cost_multiple for result in control.values()) if control else None,
         selected_after_epochs=mean(result.selected_after_epochs for result in results.values()),
         evaluation_cost_multiple=mean(result.evaluation_cost_multiple for result in results.values()),
@@ -105,6 +113,7 @@ def _summary(
         group_counts=counts,
         group_intervals=intervals(groups, counts),
         used=_usage([result.used for result in results.values()]),
+        seed_numbers=tuple(results),
     )
 
 
@@ -114,13 +123,18 @@ def _controls(rows: Mapping[int, Row], by_arm: Mapping[Arm, Mapping[int, Row]]) 
     return {seed: row.result for seed, row in pairs if row is not None}
 
 
-def _example_intervals(rows: Mapping[int, Row], runs: Mapping[tuple[Arm, int], Run]) -> Intervals:
-    """The interval over test examples of each metric's difference, where every run says which examples it got right."""
+def _example_intervals(
+    rows: Mapping[int, Row], control: Iterable[int], runs: Mapping[tuple[Arm, int], Run]
+) -> Intervals:
+    """The interval over test examples of each metric's difference: of the same seeds as the difference, and where every
+    run of these says which examples it got right."""
     pairs = []
-    for seed, row in rows.items():
-        if row.control is None or (control := runs.get((row.control, seed))) is None:
-            continue
-        ours, theirs = runs[row.arm, seed].correct, control.correct
+    for seed in control:
+        row = rows[seed]
+        ours, theirs = (
+            None if arm is None or (run := runs.get((arm, seed))) is None else run.correct
+            for arm in (row.arm, row.control)
+        )
         if ours is None or theirs is None:
             return {}
         pairs.append((ours, theirs))
@@ -144,6 +158,29 @@ def _metrics(
             difference = evolve(difference, examples_low=bounds[0], examples_high=bounds[1])
         metrics[name] = Metric(mean(known.values()), sd(known.values()), tuple(known.values()), difference)
     return metrics
+
+
+def headline(rule: str, summaries: Iterable[Summary]) -> str:
+    """The metric that verdicts are about: worst-group accuracy where the selection rule goes by groups."""
+    has_groups = any("worst_group" in each.metrics for each in summaries)
+    return "worst_group" if "group" in rule and has_groups else "accuracy"
+
+
+def _corrected(summaries: Sequence[Summary]) -> list[Summary]:
+    """With Holm's correction for as many methods as are judged by the headline metric."""
+    name = headline(summaries[0].rule, summaries) if summaries else ""
+    family = {each.arm: difference for each in summaries if (difference := each.difference(name)) is not None}
+    values = [1.0 if each.p is None else each.p for each in family.values()]
+    adjusted = dict(zip(family, holm(values), strict=True))
+
+    def corrected(summary: Summary) -> Summary:
+        if (difference := family.get(summary.arm)) is None:
+            return summary
+        p = None if difference.p is None else adjusted[summary.arm]
+        metric = evolve(summary.metrics[name], difference=evolve(difference, adjusted_p=p, family=len(family)))
+        return evolve(summary, metrics={**summary.metrics, name: metric})
+
+    return [corrected(each) for each in summaries]
 
 
 def _groups(results: Sequence[RunResult]) -> tuple[tuple[float | None, ...], tuple[int, ...]]:
@@ -175,7 +212,10 @@ def _with_levels(
     erm = next((other.arm for other in others if is_erm_beside(summary.arm, other.arm)), None)
     if erm is None:
         return summary
-    pairs = [(runs.get((summary.arm, seed)), runs.get((erm, seed))) for seed in rows]
+    seeds = [seed for seed in rows if not runs or (erm, seed) in runs]  # ERM may have fewer
+    if not seeds:
+        return summary
+    pairs = [(runs.get((summary.arm, seed)), runs.get((erm, seed))) for seed in seeds]
     levels = levels_reached(pairs)
     return evolve(summary, cost_to_reach=levels, cost_to_reach_reason="" if levels else reason_for_none(pairs))
 

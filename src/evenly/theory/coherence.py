@@ -302,7 +302,7 @@ def largest_eigenvalue(matrix: Tensor) -> float:
 
 
 def largest_of_operator(times: Callable[[Tensor], Tensor], start: Tensor) -> float:
-    """lambda_max of a positive semi-definite matrix of which only products with vectors are available.
+    """lambda_max of a positive semi-definite matrix that is known by its products with vectors.
 
     The relative residual is 1e-7 if 300 products suffice; the error is its square over the relative gap.
     """

@@ -47,7 +47,7 @@ def log_importance_ratio(norm: Tensor, rho: NotNegative) -> Tensor:
 
 
 def last_layer(phi: Tensor) -> Tensor:
-    """Example 1, LSAM: f = w . phi(x), of which w is perturbed only. ||phi(x)||, (N,), of phi (N, k) (eq. 27)."""
+    """Example 1, LSAM: f = w . phi(x), where only w is perturbed. ||phi(x)||, (N,), of phi (N, k) (eq. 27)."""
     if phi.ndim != 2:
         raise EvenlyError(f"phi must have shape (N, k), got {tuple(phi.shape)}")
     return phi.square().sum(1).sqrt()
@@ -78,7 +78,7 @@ def terms(v: Tensor, weights: Sequence[Tensor], x: Tensor, *, relu: bool) -> Ter
 
     Args:
         v: (k,).
-        weights: W_1, ..., W_{L-1}, each (outputs, inputs), of which the last is applied first.
+        weights: W_1, ..., W_{L-1}, each (outputs, inputs); the last is applied first.
         x: (N, d), inputs of W_{L-1}.
     """
     _check(v, weights, x)

@@ -217,7 +217,7 @@ def two_features(
 ) -> Alignments:
     """The noise-free dynamics of all J filters, of gradient descent or of SAM (rho > 0), in their 2 J alignments.
 
-    Exact for data without noise, of which a share alpha has s = y: Definition 3.1 (N) for "absent" (s = 0 otherwise),
+    Exact for data without noise. A share alpha of it has s = y: Definition 3.1 (N) for "absent" (s = 0 otherwise),
     Definition 2.1 (D) for "opposite" (s = -y). With ``early`` the derivatives l_i stay 1/2, as in the proofs.
 
     Args:

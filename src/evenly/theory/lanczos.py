@@ -1,4 +1,4 @@
-"""Extreme eigenvalues and spectral measure of a symmetric matrix of which only products with vectors are available.
+"""Extreme eigenvalues and spectral measure of a symmetric matrix that is known by its products with vectors.
 
 One run of Lanczos' method from a random vector q_1 gives an orthonormal basis Q (m, p) and the tridiagonal
 T = Q H Q^T with eigenpairs (theta_j, s_j). Then u_j = Q^T s_j has, without another product,

@@ -2,8 +2,8 @@
 
     f(x) = sum_j W2_j relu(<W1_j, x> + b_j),   x in {-1, 1}^d,   y = x_1 x_2  (y = x_1 for C = 1)
 
-A (C, r) solution depends on the first C inputs: it has one hidden unit for each of their 2^C patterns, of which exactly
-one is active. A memorizing solution has a unit for each sample. Their loss is 0, so a sample's Hessian is g_i g_i^T,
+A (C, r) solution depends on the first C inputs: it has one hidden unit for each of their 2^C patterns, and exactly one
+is active. A memorizing solution has a unit for each sample. Their loss is 0, so a sample's Hessian is g_i g_i^T,
 g_i = grad f(x_i) over (W2, W1, b), for the loss (f - y)^2 / 2 (twice that for (f - y)^2). The coherence matrix is
 
     S_ij = |g_i . g_j| = |r^2 + (1 + x_i . x_j) / r^2|  if i and j activate the same unit, and 0 otherwise.

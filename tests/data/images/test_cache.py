@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from evenly.data import mapped
 from evenly.data.images import decoding
 from evenly.data.images.cache import cache_folder, cached_arrays
 from evenly.data.images.decoding import Reading, decode
@@ -238,10 +239,27 @@ def test_what_a_killed_process_left_is_swept_up_after_a_day(tmp_path):
     assert [path.name for path in cache().glob(".*")] == [".young.partial"]
 
 
-def test_a_cache_of_headers_gives_way_to_one_of_pixels(tmp_path):
+def test_what_memory_does_not_hold_stays_in_the_file(tmp_path, decoded, monkeypatch):
     less, enough = (2 * COLOURS.size - 1) / 2**30, 2 * COLOURS.size / 2**30
+    folder = written(tmp_path)
     for memory in (less, enough, less):
-        assert (decode(written(tmp_path), FILES, Reading(memory=memory)).pixels is None) == (memory == less)
+        pixels = decode(folder, FILES, Reading(memory=memory)).pixels
+        assert isinstance(pixels, np.memmap) == (memory == less)
+    assert len(decoded) == 2, "the one cache serves both"
+    assert np.array_equal(pixels, decode(folder, FILES, Reading(memory=enough)).pixels)
+    assert {path.suffix for path in cache().iterdir()} == {".json", ".npy"}, "nothing is left over"
+    monkeypatch.setattr(mapped, "_free_memory", lambda: 2 * COLOURS.size / mapped.HOST_SHARE - 1)
+    assert isinstance(decode(folder, FILES).pixels, np.memmap), "nor does what is more than a share of free memory"
+
+
+def test_images_for_which_no_disk_has_room_are_decoded_as_they_are_asked_for(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("evenly.data.images.cache.reserve", full)
+    with pytest.warns(EvenlyWarning, match="No space left on device"):
+        assert decode(written(tmp_path), FILES, Reading(memory=0)).pixels is None
+    assert list(cache().iterdir()) == []
 
 
 def _load_often(job):

@@ -11,8 +11,9 @@ from torch.utils.data import DataLoader
 
 import evenly
 from evenly.data import load
-from evenly.data.images import ImageFiles, decoding, image_folder
+from evenly.data.images import decoding, image_folder
 from evenly.data.images.decoding import Reading, decode
+from evenly.data.mapped import MappedRows
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 
@@ -182,8 +183,8 @@ def test_images_beyond_the_memory_budget_come_in_the_same_batches(tmp_path, monk
     assert isinstance(held.train.inputs, torch.Tensor)
     monkeypatch.setattr(decoding, "_decode", lambda path, *rest: seen.append(path) or original(path, *rest))
     data = load(root, memory=(size - 1) / 2**30)
-    assert len(seen) <= 6, "only what is asked for: an image or two of each split, for its shape"
-    assert isinstance(data.train.inputs, ImageFiles)
+    assert not seen, "the cache holds them"
+    assert isinstance(data.train.inputs, MappedRows)
     assert list(data.splits) == list(held.splits)
     for name, split in data.splits.items():
         assert torch.equal(split.labels, held.splits[name].labels)
@@ -243,19 +244,23 @@ def test_the_weights_depend_on_the_images(tmp_path):
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
-def test_headers_are_read_once_and_bad_ones_known_in_advance(tmp_path, monkeypatch, refused):
+def test_bad_files_are_left_out_of_an_array_in_a_file(tmp_path):
     files = with_bad_files(tmp_path)
-    first = decode(tmp_path, files, Reading(memory=0, skip_bad=True))
-    assert first.pixels is None
-    assert first.readable.tolist() == [0, 1, 2, 6], "that 1 is cut short shows when it is decoded"
-    monkeypatch.setattr(decoding, "_header", None)
-    again = decode(tmp_path, files, Reading(memory=0, skip_bad=True))
-    assert again.readable.tolist() == [0, 1, 2, 6]
+    for turn in range(2):  # decoded, then from the cache
+        decoded = decode(tmp_path, files, Reading(memory=0, skip_bad=True))
+        assert decoded.readable.tolist() == [0, 2, 6], turn
+        assert np.array_equal(decoded.pixels, np.stack([COLOURS + i for i in (0, 2, 6)]).transpose(0, 3, 1, 2))
+
+
+def test_without_a_cache_headers_are_read_and_bad_ones_known_in_advance(tmp_path, refused):
+    files = with_bad_files(tmp_path)
+    again = decode(tmp_path, files, Reading(memory=0, skip_bad=True), cache=False)
+    assert again.pixels is None
+    assert again.readable.tolist() == [0, 1, 2, 6], "that 1 is cut short shows when it is decoded"
     dataset = again.part(np.arange(4), np.zeros(4, np.int64))
     assert np.array_equal(dataset[2][0].numpy(), (COLOURS + 2).transpose(2, 0, 1))
     assert np.array_equal(dataset[3][0].numpy(), (COLOURS + 6).transpose(2, 0, 1))
     refused("1.png cannot be read", dataset.__getitem__, 1)
     Image.fromarray(COLOURS[:3]).save(tmp_path / "2.png")
     refused(r"2.png cannot be read \(now \(3, 3, 8\), was \(3, 6, 8\)\)", dataset.__getitem__, 2)
-    monkeypatch.undo()
     refused("differ in size", decode, tmp_path, files, Reading(memory=0, skip_bad=True))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from evenly.data.images.cache import DecodedFiles, Pixels, load_or_decode
+from evenly.data.images.cache import DecodedFiles, Pixels, Room, load_or_decode
 from evenly.data.images.decoding import Decoded, Squeezed, as_json, squeezed
 from evenly.data.images.parts import Images, Integers
 from evenly.errors import EvenlyError
@@ -36,7 +36,7 @@ def cifar10_atlases(folder: Path) -> tuple[Images, Images]:
 def _tiles(folder: Path, part: str, files: Sequence[str]) -> Pixels:
     """The tiles of several atlases, one after the other."""
 
-    def read() -> DecodedFiles:
+    def read(_: Room) -> DecodedFiles:
         with ThreadPoolExecutor() as pool:  # Pillow decodes outside the interpreter's lock
             tiles = np.concatenate(list(pool.map(read_atlas, [folder / file for file in files])))
         return DecodedFiles(tiles.shape, tiles)
@@ -75,7 +75,7 @@ def decode_atlases(
         counts: for each atlas the number of its images, which come before empty tiles, and the side of its tiles.
     """
 
-    def read() -> DecodedFiles:
+    def read(_: Room) -> DecodedFiles:
         parts = []
         for file, (n, tile) in zip(files, counts, strict=True):
             tiles = read_atlas(folder / file, tile)

@@ -1,6 +1,7 @@
 """Image files decoded once into one uint8 array, in a cache that is checked against the files (`cache`).
 
-Images too many for memory are decoded one by one, as they are asked for.
+Images too many for memory stay in the cache's file (`MappedRows`). Without a cache they are decoded one by one, as they
+are asked for.
 
 Every image is turned upright by its EXIF orientation. Gray images stay gray (C = 1) if all are; else all become RGB,
 transparency dropped. 16-bit images keep their upper 8 bits.
@@ -21,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -29,8 +30,9 @@ from attrs import frozen
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from evenly.data.images.cache import GIB, DecodedFiles, Pixels, load_or_decode
+from evenly.data.images.cache import DecodedFiles, Pixels, Room, is_held, load_or_decode
 from evenly.data.images.parts import Integers, rows
+from evenly.data.mapped import MappedRows
 from evenly.errors import EvenlyError, SettingError
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # none of these 
 GRAY = ("L", "LA", "La", "1", "I", "I;16", "I;16L", "I;16B", "I;16N")
 
 MEMORY = 4.0
-"""GiB of pixels up to which images are held in memory."""
+"""GiB of pixels up to which images are held in memory, if it is free (`HOST_SHARE`)."""
 
 Header = tuple[int, int, bool]  # width and height as seen upright, whether gray
 Seen = TypeVar("Seen")
@@ -108,7 +110,7 @@ class Decoded:
     Args:
         readable: (M,) indices into the list of files, in its order.
         shape: (C, H, W) of every image.
-        pixels: (M, C, H, W) uint8, or None where images stay on disk.
+        pixels: (M, C, H, W) uint8 in memory or in the cache's file; None where they are decoded as they are asked for.
         bad: names and causes of the files that could not be read.
     """
 
@@ -117,13 +119,15 @@ class Decoded:
     readable: Integers
     shape: tuple[int, int, int]
     size: Size
-    pixels: Tensor | None
+    pixels: Tensor | np.memmap[Any, Any] | None
     bad: list[tuple[str, str]] = field(default_factory=list)
 
-    def part(self, index: Integers, labels: Integers) -> Tensor | ImageFiles:
+    def part(self, index: Integers, labels: Integers) -> Tensor | MappedRows | ImageFiles:
         """The images at these places among the readable ones."""
-        if self.pixels is not None:
+        if isinstance(self.pixels, Tensor):
             return rows(self.pixels, index)
+        if self.pixels is not None:
+            return MappedRows(self.pixels, index, labels)
         return ImageFiles(self.root, [self.files[i] for i in self.readable[index]], labels, self.shape, self.size)
 
 
@@ -135,7 +139,7 @@ class Reading:
         size: cut the middle square and bring it to `size` x `size`, or as `Squeezed` says; without it all images must
             have one size.
         channels: 1 or 3; without it 1 if all images are gray.
-        memory: GiB that the array may take; beyond it images stay on disk.
+        memory: GiB that the array may take in memory; beyond it images stay on disk.
         skip_bad: leave out files that cannot be read or are larger than Pillow's limit, instead of refusing them.
     """
 
@@ -165,10 +169,13 @@ def decode(root: Path, files: Sequence[str], reading: Reading = DEFAULT, *, cach
     def repaired(i: int) -> bool:
         return not isinstance(_attempt(lambda: _decode(root / files[i], channels or 3, size)), str)
 
-    def read() -> DecodedFiles:
-        return _decode_all(root, files, reading)
+    def read(room: Room) -> DecodedFiles:
+        return _decode_all(root, files, reading, room)
 
-    images = load_or_decode(root, files, how, read, reading.memory, repaired) if cache else read()
+    def in_memory(shape: tuple[int, ...]) -> Pixels | None:
+        return np.empty(shape, dtype=np.uint8) if is_held(math.prod(shape), reading.memory) else None
+
+    images = load_or_decode(root, files, how, read, reading.memory, repaired) if cache else read(in_memory)
     named = [(files[i], why) for i, why in images.bad.items()]
     if named and not reading.skip_bad:
         raise EvenlyError(
@@ -176,7 +183,8 @@ def decode(root: Path, files: Sequence[str], reading: Reading = DEFAULT, *, cach
             "replace or remove them, or leave them out with skip_bad=True"
         )
     good = np.array([i for i in range(len(files)) if i not in images.bad], dtype=np.int64)
-    pixels = None if images.array is None else torch.from_numpy(images.array)
+    array = images.array
+    pixels = array if array is None or isinstance(array, np.memmap) else torch.from_numpy(array)
     return Decoded(root, files, good, (images.shape[1], images.shape[2], images.shape[3]), size, pixels, named)
 
 
@@ -184,7 +192,7 @@ def decode_zip(path: Path, files: Sequence[str], *, size: Size = None) -> Decode
     """Decode the image files of these names in a zip archive to one shape (3, H, W), all in memory."""
     Reading(size=size)  # checks it
     how = {"zip": path.name, "size": as_json(size), "files": hashlib.sha256("\n".join(files).encode()).hexdigest()}
-    images = load_or_decode(path.parent, [path.name], how, lambda: _decode_zipped(path, files, size))
+    images = load_or_decode(path.parent, [path.name], how, lambda _: _decode_zipped(path, files, size))
     assert images.array is not None  # there is no bound on memory
     shape = (images.shape[1], images.shape[2], images.shape[3])
     return Decoded(path.parent, files, np.arange(len(files)), shape, size, torch.from_numpy(images.array))
@@ -217,8 +225,8 @@ def _decode_zipped(path: Path, files: Sequence[str], size: Size) -> DecodedFiles
     return DecodedFiles(array.shape, array)
 
 
-def _decode_all(root: Path, files: Sequence[str], reading: Reading) -> DecodedFiles:
-    """The array of the files that could be read, if memory holds it, and why the others could not."""
+def _decode_all(root: Path, files: Sequence[str], reading: Reading, room: Room) -> DecodedFiles:
+    """The array of the files that could be read, if there is room for it, and why the others could not."""
     headers = _over(len(files), lambda i: _attempt(lambda: _header(root / files[i])))
     bad = {i: header for i, header in enumerate(headers) if isinstance(header, str)}
     good = {i: header for i, header in enumerate(headers) if not isinstance(header, str)}
@@ -235,9 +243,9 @@ def _decode_all(root: Path, files: Sequence[str], reading: Reading) -> DecodedFi
                     f"{files[i]} {header[0]} x {header[1]}; bring all to one size with e.g. size=64"
                 )
     shape = (channels, height, width)
-    if len(good) * math.prod(shape) > reading.memory * GIB:
+    if (free := room((len(good), *shape))) is None:
         return DecodedFiles((len(good), *shape), None, bad)
-    array = np.empty((len(good), *shape), dtype=np.uint8)
+    array = free
     members = list(good)
 
     def place(row: int) -> str | None:
@@ -252,9 +260,12 @@ def _decode_all(root: Path, files: Sequence[str], reading: Reading) -> DecodedFi
     failed = {row: why for row, why in enumerate(_over(len(members), place)) if why is not None}
     if failed:
         bad |= {members[row]: why for row, why in failed.items()}
-        array = array[[row for row in range(len(members)) if row not in failed]]
-        if len(array) == 0:
+        rest = [row for row in range(len(members)) if row not in failed]
+        if not rest:
             raise _unreadable(root, files, bad)
+        for to, row in enumerate(rest):  # within the array, which may be a file
+            array[to] = array[row]
+        array = array[: len(rest)]
     return DecodedFiles(array.shape, array, dict(sorted(bad.items())))
 
 

@@ -33,7 +33,7 @@ SMALL_SIDE = 64
 
 
 def own_images(shape: tuple[int, int, int]) -> dict[str, Any]:
-    """The recipe of the user's own images (C, H, W), of which no more is known than their size."""
+    """The recipe of the user's own images (C, H, W). Only their size is known."""
     small = max(shape[1:]) <= SMALL_SIDE
     return {"model": "convnet_3" if small else "resnet18", "augment": "none", "normalise": "data"}
 

@@ -1,0 +1,152 @@
+"""What a worker does with a node of a comparison: run its plan in its folder, on the data of its seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from evenly.data import DATASETS, Data
+from evenly.data.benchmarks import READERS
+from evenly.errors import EvenlyError
+from evenly.experiment.execute import Show, execute, prepare
+from evenly.experiment.graph import RunNode
+from evenly.experiment.request import Source
+from evenly.parallel.graph import Event, Failed, Finished, Shared, failed
+from evenly.parallel.on_ray import Needs
+from evenly.randomness import on_threads
+from evenly.runs.folder import read_config, read_failure, read_results, write_failure
+from evenly.runs.plan import Plan
+from evenly.runs.run import Run
+from evenly.settings import Execution
+
+SEEDS_KEPT = 2
+"""Seeds whose data a worker keeps: runs of one seed follow each other, and the first of the next overlap the last."""
+
+PROCESS = 600 * 2**20
+"""Bytes of a process that has loaded torch and evenly."""
+
+
+class _Recent(dict[Any, Any]):
+    """What a worker has loaded or computed and may need again; it stays with its process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
+
+
+@frozen
+class RunWork:
+    """Runs the plans of nodes.
+
+    Args:
+        folder: the comparison's; None keeps runs in memory.
+    """
+
+    source: Source
+    execution: Execution
+    folder: Path | None
+    _data: _Recent = field(factory=_Recent, init=False, eq=False, repr=False)
+    _memory: _Recent = field(factory=_Recent, init=False, eq=False, repr=False)
+    _fingerprints: _Recent = field(factory=_Recent, init=False, eq=False, repr=False)
+
+    def on(self, device: str) -> RunWork:
+        return evolve(self, execution=evolve(self.execution, device=device))
+
+    @on_threads(1)
+    def __call__(self, node: RunNode, show: Show) -> Run:
+        data, folder = self.data(node.plan.seed), self.place(node)
+        if folder is not None and (run := self._finished(node, data)) is not None:
+            return run
+        run = execute(prepare(node.plan, data, threads=1), folder, self.execution, show, keep_failure=True)
+        return run if folder is None else Run(run.config, run.results, folder)  # the rest can be read there
+
+    def place(self, node: RunNode) -> Path | None:
+        """The folder of a run."""
+        return None if self.folder is None else self.folder / "runs" / node.folder_name
+
+    def known(self, node: RunNode) -> Finished[Run] | Failed | None:
+        """What came of a run in an earlier call, where its folder and its plan say all; nothing is loaded or built."""
+        folder, plan = self.place(node), node.plan
+        assert folder is not None
+        try:
+            named = not (self.source.is_function or plan.model.own or "weights" in plan.model.options)
+            if named and (run := self._finished(node)) is not None:
+                return Finished(node.id, run)
+        except EvenlyError as error:
+            return failed(node.id, error)
+        reason = None if self.execution.retry else read_failure(folder)
+        return None if reason is None else Failed(node.id, reason)
+
+    def keep_failure(self, event: Event | Shared, node: RunNode) -> None:
+        """Keep with a run that its workers died; other failures a worker keeps itself."""
+        if not isinstance(event, Failed) or event.traceback or (folder := self.place(node)) is None:
+            return
+        if folder.exists() and read_failure(folder) is None:
+            write_failure(folder, event.reason, "")
+
+    def data(self, seed: int) -> Data:
+        """The data of a seed; of the last ones it is kept."""
+        if seed not in self._data:
+            while len(self._data) >= SEEDS_KEPT:
+                del self._data[next(iter(self._data))]
+            self._data[seed] = self.source.data(seed)
+        data: Data = self._data[seed]
+        return data
+
+    def needs(self, node: RunNode) -> Needs:
+        """A CPU per thread. Memory is estimated: a process with torch, the data twice, the weights ten times over.
+
+        The data is there as it is stored and as what is made of it. Gradients, momentum, SAM, the selected epoch and
+        checkpoints keep copies of the weights. What a batch takes inside the network is not counted.
+        """
+        model = node.plan.model
+        key = (model.name, str(model.options), id(model.given))
+        if key not in self._memory:
+            prepared = prepare(node.plan, data := self.data(node.plan.seed), threads=1)
+            stored = sum(getattr(split.inputs, "nbytes", 0) for split in data.splits.values())
+            self._memory[key] = PROCESS + 2 * stored + 10 * 4 * prepared.weights
+        return Needs(node.plan.settings.threads or 1, memory=self._memory[key])
+
+    def data_key(self, node: RunNode) -> int | None:
+        """A file, or what a function of the user's own returns, is read on the driver, for each seed."""
+        name = str(self.source.given) if isinstance(self.source.given, str | Path) else None
+        made = name in DATASETS and name not in READERS if name is not None else not self.source.is_function
+        return None if made else node.plan.seed
+
+    def data_of(self, node: RunNode) -> Data:
+        return self.data(node.plan.seed)
+
+    def elsewhere(self, folder: Path | None, data: Data | None) -> RunWork:
+        """The same on another machine: with a folder there, and data that was read here."""
+        source = self.source if data is None else Source(data, {})
+        return evolve(self, source=source, folder=folder or self.folder)
+
+    def moved(self, run: Run, folder: Path) -> Run:
+        return Run(run.config, run.results, folder)
+
+    def _fingerprints_of(self, plan: Plan, data: Data) -> dict[str, str]:
+        """Of the data and of the network's initial weights, which are the same for all runs of a seed."""
+        model = plan.model
+        key = (plan.seed, model.name, str(model.options), id(model.given), plan.settings.normalise)
+        if key not in self._fingerprints:
+            self._fingerprints[key] = dict(prepare(plan, data, threads=1).config.fingerprints)
+        fingerprints: dict[str, str] = self._fingerprints[key]
+        return fingerprints
+
+    def _finished(self, node: RunNode, data: Data | None = None) -> Run | None:
+        """The run, where it is finished to the last file and is the one that was asked for.
+
+        Args:
+            data: of its seed, where the plan alone does not say which data and which initial weights are meant.
+        """
+        folder = self.place(node)
+        assert folder is not None
+        if not (folder / "report.html").exists() or (folder / "checkpoint").exists():
+            return None
+        config = read_config(folder, {node.id: node.plan})
+        if config.plan is not node.plan:
+            return None
+        if data is not None and dict(config.fingerprints) != self._fingerprints_of(node.plan, data):
+            return None
+        return Run(config, read_results(folder), folder)
