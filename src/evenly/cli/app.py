@@ -18,7 +18,7 @@ import typer
 
 from evenly import __version__
 from evenly.analyses import AuditSettings, Axes, CardSettings, Quadratic, Runs
-from evenly.cli import audit, compare, lists, stability, status, train, use
+from evenly.cli import audit, compare, lists, reproduce, stability, status, train, use
 from evenly.errors import EvenlyError, EvenlyWarning, SettingError, lack_of_memory
 from evenly.settings import Execution, Searching, Settings, settings_of
 
@@ -28,8 +28,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for verb in (
-    compare.demo, train.train, compare.compare, use.predict, use.export, audit.audit, stability.stability, use.report,
-    status.status, lists.methods, lists.datasets, lists.models, lists.optimizers, lists.cache,
+    compare.demo, train.train, compare.compare, use.predict, use.export, audit.audit, stability.stability,
+    reproduce.reproduce, use.report, status.status, lists.methods, lists.datasets, lists.models, lists.optimizers,
+    lists.cache,
 ):  # fmt: skip
     app.command()(verb)
 

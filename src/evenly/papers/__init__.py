@@ -1,1 +1,1 @@
-"""The papers' experiments as functions: one file each, with the settings and our choices where the paper gives none."""
+"""Four papers as executable claims: a package per paper, and the papers' toy experiments that train."""

@@ -27,6 +27,24 @@ class Verdicts:
 
 
 @dataclass(frozen=True)
+class Check:
+    """A condition, whether it was met, and a note."""
+
+    text: str
+    met: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Checks:
+    """A rule and its conditions."""
+
+    opening: str
+    checks: Sequence[Check]
+    title: str = ""
+
+
+@dataclass(frozen=True)
 class Fact:
     """A name and its value; `help` says what the name means."""
 
@@ -135,7 +153,7 @@ class Gallery:
     caption: str
 
 
-Block = Prose | Verdicts | Facts | Table | Panels | Gallery
+Block = Prose | Verdicts | Checks | Facts | Table | Panels | Gallery
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from evenly.diagnose.stability import CardPage
 from evenly.errors import EvenlyError
 from evenly.files import read_json
 from evenly.report.audit_pages import audit_page
+from evenly.report.claim_pages import write_claim_pages
 from evenly.report.comparison_pages import comparison_page
 from evenly.report.phase_figure import save_phase_figure
 from evenly.report.rendering import write_page
@@ -25,6 +26,7 @@ from evenly.report.run_pages import run_page
 from evenly.report.stability_pages import card_page, diagram_page
 from evenly.runs.comparison import Comparison, load_comparison
 from evenly.runs.run import Run, load
+from evenly.runs.verdict import CLAIMS
 from evenly.theory.stability import PhaseDiagram
 
 PAGE = "report.html"
@@ -71,6 +73,8 @@ def _write_folder(folder: Path, runs: bool) -> Path:
         return write_page(folder / PAGE, comparison_page(comparisons, "evenly demo", content.get("seconds")))
     if isinstance(content, dict) and "rows" in content:
         return _write_comparison(load_comparison(folder), runs)
+    if (folder / CLAIMS).exists():
+        return write_claim_pages(folder)
     if (folder / "audit.json").exists():
         return write_page(folder / "audit.html", audit_page(*read_audits(folder)))
     stability = read_json(folder / "stability.json", "remove it and run `evenly stability` again")

@@ -1,0 +1,116 @@
+"""evenly reproduce"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from evenly.cli.arguments import Json, Out, takes
+from evenly.settings import Execution
+
+if TYPE_CHECKING:
+    from evenly.runs.verdict import Verdict
+
+OUT = Path("reproduced")
+
+
+@takes((Execution, ("device", "jobs", "engine", "address", "retry")))
+def reproduce(
+    claims: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CLAIM]...",
+            help="Claims, as useful/fig2a, or papers: useful, balanced, stability, pde. Without any, all claims are "
+            "listed with their verdicts, or run if you name a scale.",
+            show_default=False,
+        ),
+    ] = None,
+    scale: Annotated[
+        Literal["small", "paper"] | None,
+        typer.Option(
+            help="small for two cores, or paper for the paper's own setting. [default: small]",
+            metavar="small|paper",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Seeds, instead of each claim's own number.", metavar="N", min=1, show_default=False),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="A claims.json to compare with. [default: the one in the folder]", metavar="FILE", show_default=False
+        ),
+    ] = None,
+    out: Out = None,
+    as_json: Json = False,
+    **settings: Any,
+) -> None:
+    """Run claims of the papers and judge them.
+
+    The exit code is 1 where a claim that held before does not hold now, or could not be run.
+
+    \b
+    Examples:
+      evenly reproduce
+      evenly reproduce useful/fig2a
+      evenly reproduce pde --jobs 2
+      evenly reproduce --scale small --jobs 2
+    """  # fmt: skip
+    folder = out or OUT
+    if not claims and scale is None:
+        _list(folder, as_json)
+        return
+    from evenly.papers.reproducing import reproduce as run_claims
+
+    outcome = run_claims(claims or (), scale=scale or "small", seeds=seeds, out=folder, against=against, **settings)
+    if as_json:
+        print((folder / "claims.json").read_text(), end="")
+    else:
+        print("\n".join(_lines(outcome.verdicts)))
+        for verdict in outcome.turned:
+            print(f"held before and does not now: {verdict.id}")
+        for id, reason in outcome.failures.items():
+            print(f"failed: {id}: {reason}")
+        for paper in dict.fromkeys(verdict.statement.paper for verdict in outcome.verdicts):
+            print(f"page: {folder / f'{paper}.html'}")
+    raise typer.Exit(1 if outcome.turned or outcome.failures else 0)
+
+
+def _list(folder: Path, as_json: bool) -> None:
+    """Every claim, with the verdict that the folder has on it."""
+    from evenly.papers.claims import all_claims
+    from evenly.runs.verdict import Verdict, read_verdicts
+
+    there = read_verdicts(folder)
+    verdicts = [
+        there.get(id) or Verdict(each.statement, "", "not testable here" if each.untestable else "not run")
+        for id, each in all_claims().items()
+    ]
+    if as_json:
+        claims = [{"id": each.id, "outcome": each.outcome, **each.statement.to_dict()} for each in verdicts]
+        print(json.dumps(claims, indent=2))
+        return
+    print("\n".join(_lines(verdicts)))
+    print("Next: evenly reproduce CLAIM, or evenly reproduce --scale small --jobs 2 for all")
+
+
+def _lines(verdicts: Iterable[Verdict]) -> Iterator[str]:
+    """A line per claim, in the width of the terminal, then how many hold."""
+    from evenly.report.claim_pages import in_short
+
+    verdicts = list(verdicts)
+    width = shutil.get_terminal_size().columns
+    first, second = (max(map(len, column)) for column in zip(*((v.outcome, v.id) for v in verdicts), strict=True))
+    for verdict in verdicts:
+        start = f"{verdict.outcome:<{first}}  {verdict.id:<{second}}  "
+        text = textwrap.shorten(verdict.statement.states, max(width - len(start), 20), placeholder=" …")
+        yield (start + text).rstrip()
+    yield in_short(verdicts)
