@@ -52,7 +52,8 @@ def page(verdicts: dict[str, Verdict]) -> Iterator[str]:
     yield (
         "`evenly reproduce` lists these claims, `evenly reproduce CLAIM` runs and judges one, and\n"
         "`evenly reproduce --scale small --jobs 2` all that two cores can run. Fidelity says how close the setting is\n"
-        "to the paper's. Verdicts are those of docs/results/claims.json. `python benchmarks/claims.py` writes this page.\n"
+        "to the paper's. Verdicts are those of docs/results/claims.json. `python benchmarks/claims.py` writes\n"
+        "this page.\n"
     )
     yield f"{len(claims)} claims: {kinds(claims.values())}.\n"
     for paper, title in PAPERS.items():
