@@ -81,7 +81,7 @@ def over(name: str, work: Any, show: Any) -> Any:
 GRAPH = [Sum("a", (1, 2)), Sum("control", after="a"), Sum("b", (5, -1)), Sum("lost", after="b"), Sum("c", (7,) * 9)]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["here", "side by side", "processes"])
 def test_every_executor_gives_the_same(name):
     events = []
@@ -115,7 +115,7 @@ def test_what_is_known_need_not_run_and_what_a_node_became_is_reported():
     assert became == [("control", "control of 10")]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_killed_worker_is_replaced_and_its_node_begun_again(tmp_path):
     (tmp_path / "bad").touch()
     events = []
@@ -129,14 +129,14 @@ def test_a_killed_worker_is_replaced_and_its_node_begun_again(tmp_path):
     ]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_pipe_may_be_of_another_class_as_on_windows(monkeypatch):
     monkeypatch.setattr("evenly.parallel.processes.Connection", int)
     with Processes(Adding(), ["cpu"]) as executor:
         assert walk([Sum("a", (1, 2))], executor).results == {"a": 3}
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_script_that_calls_without_asking_for_its_name_is_refused_in_a_line(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -152,7 +152,7 @@ def test_a_script_that_calls_without_asking_for_its_name_is_refused_in_a_line(tm
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_workers_end_when_the_walk_is_stopped():
     def stop(event, node):
         if isinstance(event, Advanced):
