@@ -80,9 +80,9 @@ class RunWork:
 
     def keep_failure(self, event: Event | Shared, node: RunNode) -> None:
         """Keep with a run that its workers died; other failures a worker keeps itself."""
-        if not isinstance(event, Failed) or event.traceback or (folder := self.place(node)) is None:
+        if not isinstance(event, Failed) or event.traceback or node.after or (folder := self.place(node)) is None:
             return
-        if folder.exists() and read_failure(folder) is None:
+        if read_failure(folder) is None:
             write_failure(folder, event.reason, "")
 
     def data(self, seed: int) -> Data:

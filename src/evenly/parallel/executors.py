@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib import import_module
 
 import torch
@@ -19,15 +20,17 @@ def executor_for(
     work: Work,
     device: torch.device,
     show: Callable[[Event, Node], None] = lambda event, node: None,
+    connection: ExitStack | None = None,
 ) -> Executor:
     """The executor that was asked for.
 
     Args:
         device: where one run computes.
         show: called with how far a node has come where it runs in this thread; elsewhere that is an event.
+        connection: keeps a connection to Ray for the next executor.
     """
     if execution.engine == "ray":
-        executor: Executor = import_module("evenly.parallel.on_ray").RayExecutor(work, execution)
+        executor: Executor = import_module("evenly.parallel.on_ray").RayExecutor(work, execution, connection)
         return executor
     if execution.jobs > 1:
         return Processes(work, devices_for(execution, device))

@@ -89,7 +89,7 @@ class RunFolder:
             if config.plan.settings.threads is None:
                 self.config = evolve(config, threads=there.threads)
             self._check(there)
-        elif holds_something(self.path):
+        elif holds_something(self.path) and not (self.path / FAILED).exists():  # its workers died on another disk
             raise EvenlyError(f"{self.path} is not empty and holds no run; choose another out")
 
     def _check(self, there: Config) -> None:
@@ -151,6 +151,7 @@ class RunFolder:
 def write_failure(folder: Path, reason: str, trace: str) -> None:
     """Keep the reason of a failure with the run; where the disk takes nothing, the next call tries the run again."""
     with suppress(EvenlyError):
+        make_folder(folder)
         write_json(folder / FAILED, {"format": FORMAT, "reason": reason, "traceback": trace})
 
 
