@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attrs import evolve
 
 from evenly.data import Data
 from evenly.engine.progress import log
@@ -111,6 +112,8 @@ def compare(
         raise EvenlyError(f"{next(iter(searching))} is of a search; give search as well, e.g. lr=log:1e-4:1e-1")
     largest = None if model is not None or "model" in (sweep or {}) else largest_images(execution)
     place, values = source(data, data_options, arguments, largest)
+    if execution.engine == "local":  # on Ray this process reads them for all
+        place = evolve(place, processes=execution.jobs)
     asked = Asked(
         place,
         model,

@@ -130,16 +130,24 @@ def _patiently(work: Any, node: Any, show: Show) -> Any:
 
 def _work(stored: Any, data: Any = None, *, folder: Path | None) -> Any:
     """The work as this machine runs it. The last one is kept: most nodes of a process have the same."""
-    import ray
-
     key = (stored, data, folder)
     if _last.get("key") != key:
         _last.clear()
-        work = ray.get(stored)
+        work = _got(stored)
         if data is not None or folder is not None:
-            work = work.elsewhere(folder, None if data is None else ray.get(data))
+            work = work.elsewhere(folder, None if data is None else _got(data))
         _last.update(key=key, work=work)
     return _last["work"]
+
+
+def _got(reference: Any) -> Any:
+    """What is stored; an error in reading it back is raised as it is, not as one of Ray's system."""
+    import ray
+
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RaySystemError as error:
+        raise error.client_exc if isinstance(error.client_exc, Exception) else error from None
 
 
 class _Reports:
