@@ -101,6 +101,24 @@ def test_it_shows_a_table_and_reads_itself_back(done, mine, tmp_path):
     assert table["plan"]["options"] == {"useful": {"factor": 3}}
 
 
+def test_a_folder_and_its_page_say_which_run_is_the_control_of_which(evenly, done, mine, tmp_path):
+    _, _, err = evenly("compare", mine, *f"--methods erm,group_dro,subsample --seeds 1 --out t {QUICK}".split())
+    assert err.count("1 control is a run that is already here") == 1
+    nodes = {node["label"]: tmp_path / "t" / node["folder"] for node in read_json(tmp_path / "t/graph.json")["nodes"]}
+    own, shared = nodes["control of subsample with sgd, seed 0"], nodes["control of group_dro with sgd, seed 0"]
+    assert shared == nodes["erm with sgd, seed 0"]
+    assert "Control of subsample with sgd, seed 0." in (own / "report.html").read_text()
+    assert "Control of" not in (nodes["subsample with sgd, seed 0"] / "report.html").read_text()
+    assert "done, control of subsample with sgd, seed 0" in done(f"status {own}").replace("\n  ", " ")
+    assert "done, control of group_dro with sgd, seed 0" in done(f"status {shared}").replace("\n  ", " ")
+    runs = json.loads(done("status t --json"))["runs"]
+    arms = {run["folder"]: run["control_of"] for run in runs if run["control_of"]}
+    assert arms == {f"t/runs/{own.name}": ["subsample with sgd, seed 0"],
+                    f"t/runs/{shared.name}": ["group_dro with sgd, seed 0"]}  # fmt: skip
+    own.rename(tmp_path / "alone")
+    assert "control of subsample with sgd, seed 0" in done("status alone")
+
+
 def test_it_shows_a_sweep(done, mine):
     command = f"compare {mine} --methods erm,useful --seeds 2 --epochs 2 --out t"
     out = done(f"{command} --sweep batch_size=8,full --sweep useful.factor=2,3")

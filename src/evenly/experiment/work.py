@@ -58,7 +58,9 @@ class RunWork:
         data, folder = self.data(node.plan.seed), self.place(node)
         if folder is not None and (run := self._finished(node, data)) is not None:
             return run
-        run = execute(prepare(node.plan, data, threads=1), folder, self.execution, show, keep_failure=True)
+        prepared = prepare(node.plan, data, threads=1)
+        prepared = evolve(prepared, config=evolve(prepared.config, control_of=node.control_of))
+        run = execute(prepared, folder, self.execution, show, keep_failure=True)
         return run if folder is None else Run(run.config, run.results, folder)  # the rest can be read there
 
     def place(self, node: RunNode) -> Path | None:

@@ -51,7 +51,8 @@ FINGERPRINTS = {
 class Config(Value):
     """What `config.json` holds: the plan, and all that it takes to use the trained network without the data.
 
-    `threads` are those that the run computes on, also where the plan leaves them open.
+    `threads` are those that the run computes on, also where the plan leaves them open. `control_of` names the run of a
+    comparison that this one was trained as the control of.
     """
 
     plan: Plan
@@ -61,6 +62,7 @@ class Config(Value):
     group_names: tuple[str, ...] = ()
     fingerprints: Mapping[str, str] = field(factory=dict)
     threads: int = 1
+    control_of: str = ""
     evenly: str = __version__
     format: int = FORMAT
 
