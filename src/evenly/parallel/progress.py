@@ -81,7 +81,8 @@ class GraphProgress:
             self._live.stop()
         self._log_read()
         if self.shared:
-            log.info("  %s", _controls(self.shared))
+            those = "1 control is a run" if self.shared == 1 else f"{self.shared} controls are runs"
+            log.info("  %s that %s already here", those, "is" if self.shared == 1 else "are")
 
     def __call__(self, event: Event | Shared, node: Node) -> None:
         now = time.monotonic()
@@ -161,12 +162,6 @@ class GraphProgress:
         if len(under_way) > LINES:
             lines.append(f"  and {len(under_way) - LINES} more")
         return Group(whole, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
-
-
-def _controls(count: int) -> str:
-    return (
-        "1 control is a run that is already here" if count == 1 else f"{count} controls are runs that are already here"
-    )
 
 
 def _runs(count: int, one: str = "", many: str = "") -> str:
