@@ -11,8 +11,11 @@ import torch
 from evenly.errors import EvenlyError
 from evenly.parallel.graph import Event, Executor, Node, Work
 from evenly.parallel.here import Here, SideBySide
-from evenly.parallel.processes import Processes
+from evenly.parallel.processes import Processes, cores
 from evenly.settings import Execution
+
+PER_CORE = 8
+"""Processes for a core of this machine, at most: more only wait for each other, and take memory."""
 
 
 def executor_for(
@@ -42,6 +45,11 @@ def executor_for(
 def devices_for(execution: Execution, device: torch.device) -> list[str]:
     """A device for each process by name: GPUs in turn, unless one of them was named."""
     if device.type != "cuda":
+        if execution.jobs > PER_CORE * cores():
+            raise EvenlyError(
+                f"jobs {execution.jobs} are more than {PER_CORE} for each of {cores()} core{'s' * (cores() != 1)}; "
+                f"use jobs {cores()}"
+            )
         return [str(device)] * execution.jobs
     gpus = torch.cuda.device_count() if device.index is None else 1
     if execution.jobs > gpus * execution.together:
