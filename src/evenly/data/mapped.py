@@ -161,14 +161,14 @@ def _free_memory() -> float:
     free = math.inf
     with suppress(OSError, ValueError, StopIteration):
         free = _kilobytes(PROC / "meminfo", "MemAvailable")
-        free = min([free, *_limits(PROC / "self" / "cgroup")])
+        own = _kilobytes(PROC / "self" / "status", "RssAnon")
+        free = min([free, *(limit - own for limit in _limits())])
     return free
 
 
-def _limits(cgroups: Path) -> Iterator[float]:
-    """What the limits on this process's groups (cgroups), and on those above them, leave it."""
-    own = _kilobytes(PROC / "self" / "status", "RssAnon")
-    for line in cgroups.read_text().splitlines():
+def _limits() -> Iterator[int]:
+    """The limits on this process's groups (cgroups), and on those above them, in bytes."""
+    for line in (PROC / "self" / "cgroup").read_text().splitlines():
         _, kind, path = line.split(":", 2)
         if kind and "memory" not in kind.split(","):
             continue
@@ -177,7 +177,7 @@ def _limits(cgroups: Path) -> Iterator[float]:
         for group in (folder, *folder.parents):
             limit = group / ("memory.limit_in_bytes" if kind else "memory.max")
             if limit.exists() and (text := limit.read_text().strip()).isdigit():
-                yield int(text) - own
+                yield int(text)
             if group == top:
                 break
 
