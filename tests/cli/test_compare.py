@@ -30,24 +30,29 @@ QUICK = "--epochs 2 --batch-size 8"
         ("--sweep batch_size=8,8", "8 stands twice in the sweep of batch_size"),
         ("--sweep batchsize=8", "did you mean 'batch_size'"),
         ("--sweep factor=2,3", "write useful.factor"),
-        ("--search lr=log:0:1", "--lr must be above 0, got 0"),
-        ("--search weight_decay=log:0:1", "the low end of weight_decay must be above 0, got 0"),
-        ("--search lr=log:0.1:0.01", r"the high end of lr must be above 0\.1, got 0\.01"),
-        ("--search lr=log:a:1", "--lr must be a number, got 'a'"),
-        ("--search batch_size=int:1.5:8", r"--batch-size must be a whole number"),
+        ("--search lr=log:0:1", "--search lr must be above 0, got 0"),
+        ("--search weight_decay=log:0:1", "--search weight_decay: the low end must be above 0, got 0"),
+        ("--search lr=log:0.1:0.01", r"--search lr: the high end must be above 0\.1, got 0\.01"),
+        ("--search lr=log:a:1", "--search lr must be a number, got 'a'"),
+        ("--search batch_size=int:1.5:8", r"--search batch_size must be a whole number"),
         ("--search lr=normal:0:1", "search lr=normal:0:1 is no space; write e.g. log:1e-4:1e-1"),
-        ("--search schedule=uniform:0:1", "--schedule must be a name or a function"),
+        ("--search schedule=uniform:0:1", "--search schedule must be a name or a function"),
         ("--search lr", "search 'lr' is not name=space; write e.g. lr=log:1e-4:1e-1"),
         ("--search lr=.1 --search lr=.2", "lr is searched twice"),
         ("--search lr=.1", r"search of lr has one value, 0\.1"),
         ("--search lr=.1,.1", r"0\.1 stands twice in the search of lr"),
         ("--search leaning=.1,.2", "no setting is called 'leaning'"),
         ("--search factor=2,3", "write useful.factor"),
-        ("--search useful.factor=0,3", r"factor \(option of useful\) must be at least"),
+        ("--search useful.factor=0,3", "--search useful.factor must be at least"),
         ("--search pde.every=2,3", "search 'pde.every' varies no arm"),
         ("--search rho=.1,.2", "search 'rho' varies no arm"),
         ("--search select=last,average", "select cannot be searched, one table has one selection rule"),
         ("--search model=mlp,linear", "model cannot be searched, one table has one model; sweep it instead"),
+        ("--search threads=1,2", "threads cannot be searched, it decides speed and rounding, not what is learned; set"),
+        ("--search useful.precision=bf16,float32", "useful.precision cannot be searched, it decides speed"),
+        ("--search evaluate_every=1,2", "evaluate_every cannot be searched, it decides how often trials are scored"),
+        ("--search device=cpu,cuda", "no setting is called 'device'"),
+        ("--jobs 100000", "jobs 100000 are more than 8 for each of .* cores?; use jobs [0-9]+"),
         ("--search lr=.1,.2 --lr 0.1", r"lr is searched and also fixed at 0\.1"),
         ("--search useful.lr=.1,.2 --sweep lr=.1,.2", "useful.lr is searched and lr is swept; do one of the two"),
         ("--search useful.lr=.1,.2 --search lr=.1,.2", "useful.lr and lr are both searched; search one of them"),
@@ -99,6 +104,24 @@ def test_it_shows_a_table_and_reads_itself_back(done, mine, tmp_path):
     assert table == read_json(tmp_path / "t/results.json")
     assert {row["seed"] for row in table["rows"]} == {100, 101}
     assert table["plan"]["options"] == {"useful": {"factor": 3}}
+
+
+def test_a_folder_and_its_page_say_which_run_is_the_control_of_which(evenly, done, mine, tmp_path):
+    _, _, err = evenly("compare", mine, *f"--methods erm,group_dro,subsample --seeds 1 --out t {QUICK}".split())
+    assert err.count("1 control is a run that is already here") == 1
+    nodes = {node["label"]: tmp_path / "t" / node["folder"] for node in read_json(tmp_path / "t/graph.json")["nodes"]}
+    own, shared = nodes["control of subsample with sgd, seed 0"], nodes["control of group_dro with sgd, seed 0"]
+    assert shared == nodes["erm with sgd, seed 0"]
+    assert "Control of subsample with sgd, seed 0." in (own / "report.html").read_text()
+    assert "Control of" not in (nodes["subsample with sgd, seed 0"] / "report.html").read_text()
+    assert "done, control of subsample with sgd, seed 0" in done(f"status {own}").replace("\n  ", " ")
+    assert "done, control of group_dro with sgd, seed 0" in done(f"status {shared}").replace("\n  ", " ")
+    runs = json.loads(done("status t --json"))["runs"]
+    arms = {run["folder"]: run["control_of"] for run in runs if run["control_of"]}
+    assert arms == {f"t/runs/{own.name}": ["subsample with sgd, seed 0"],
+                    f"t/runs/{shared.name}": ["group_dro with sgd, seed 0"]}  # fmt: skip
+    own.rename(tmp_path / "alone")
+    assert "control of subsample with sgd, seed 0" in done("status alone")
 
 
 def test_it_shows_a_sweep(done, mine):

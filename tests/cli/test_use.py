@@ -111,3 +111,19 @@ def test_report_reads_a_folder_copied_elsewhere(run, done, tmp_path):
     shutil.copytree(tmp_path / "run", tmp_path / "elsewhere/run")
     done("report elsewhere/run")
     assert (tmp_path / "elsewhere/run/report.html").read_bytes() == (tmp_path / "run/report.html").read_bytes()
+
+
+def test_damaged_results_are_told_in_one_wording_by_every_verb(done, refused, mine, tmp_path):
+    quick = "--epochs 2 --batch-size 8"
+    done(f"train {mine} --out run {quick}")
+    done(f"compare {mine} --methods erm --seeds 1 --out table {quick}")
+    for folder, way_out, commands in (
+        ("run", "copy the run's folder again, or remove it and train again$",
+         ("report run", "export run", f"predict run {mine}", f"train {mine} --out run {quick}")),
+        ("table", "remove it and compare again, which reads the runs$",
+         ("report table", "report table --csv -", f"compare {mine} --methods erm --seeds 1 --out table {quick}")),
+    ):  # fmt: skip
+        results = tmp_path / folder / "results.json"
+        results.write_text(results.read_text().replace("erm", "era"))
+        for command in commands:
+            refused(command, rf"results.json is damaged \(its content does not match its checksum\); {way_out}")

@@ -250,15 +250,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_epoch(f
         saved = torch.load(tmp_path / "run/checkpoint/final.pt", weights_only=True)
         assert saved["epoch"] == len(rows) >= 3
         assert all(value.isfinite().all() for value in saved["model"].values())
-    with pytest.raises(EvenlyError, match=r"lower the learning rate$"):
-        fit(**explode)(copy.deepcopy(net), data)
     with pytest.raises(EvenlyError) as error:
         fit(**explode, checkpoints=Checkpoints(tmp_path / "run"))(copy.deepcopy(net), data)
     assert f"epoch {saved['epoch'] + 1} of" in str(error.value)
-    assert (
-        f"lower the learning rate, and choose another out or remove {tmp_path / 'run'}, which keeps the checkpoint of "
-        f"epoch {saved['epoch']}"
-    ) in str(error.value)
+    assert str(error.value).endswith("lower the learning rate, or look for extreme values in the data")
 
 
 @pytest.mark.parametrize("budget", [0, -1.0, float("nan")])

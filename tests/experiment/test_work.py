@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from attrs import evolve
 from torch import nn
 
 from evenly import Data
 from evenly.experiment.graph import RunNode
 from evenly.experiment.request import Request, Source, plan_for
 from evenly.experiment.work import PROCESS, RunWork
+from evenly.parallel.graph import Failed, Finished
 from evenly.parallel.on_ray import Needs
 from evenly.settings import Execution
 
@@ -44,3 +46,16 @@ def test_only_what_a_worker_cannot_have_is_sent(kind, key, tmp_path):
     assert sent.data(3).fingerprint() == work.data_of(node).fingerprint()
     assert sent.place(node) == tmp_path / "runs" / node.folder_name
     assert sent.execution == work.execution
+
+
+def test_a_run_whose_workers_died_on_another_disk_is_known_to_have_failed_and_can_be_run_again(tmp_path):
+    work, node = work_and_node(DATA, epochs=1, batch_size=50)
+    work = evolve(work, folder=tmp_path)
+    work.keep_failure(
+        Failed("waits", "it waits for erm, which failed"), evolve(node, plan=evolve(node.plan, after="a"))
+    )
+    assert not list(tmp_path.iterdir())
+    work.keep_failure(Failed(node.id, "its machine left the cluster, 20 times"), node)
+    assert work.known(node) == Failed(node.id, "its machine left the cluster, 20 times")
+    work(node, lambda share, note: None)
+    assert isinstance(work.known(node), Finished)

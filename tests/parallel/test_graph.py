@@ -94,6 +94,16 @@ def test_a_lost_node_is_begun_again_and_fails_after_three_times():
     assert walked.failures["b"].reason == "its worker was killed, 3 times"
 
 
+def test_machines_that_leave_are_counted_apart_from_crashes():
+    """Two crashes and nineteen departures are survived; the twentieth departure is not."""
+    for departures, fate in ((19, "finished"), (20, "its machine left the cluster, 20 times")):
+        events = [Lost("a", "its worker was killed")] * 2
+        events += [Lost("a", "its machine left the cluster", departed=True)] * departures
+        remaining = iter([*events, Finished("a", "finished")])
+        walked = walk([Number("a")], Listed(lambda node, remaining=remaining: next(remaining)))
+        assert (walked.results or {"a": walked.failures["a"].reason})["a"] == fate
+
+
 def test_a_node_asked_for_twice_runs_once():
     executor = Listed(doubled)
     walk([Number("a"), evolve(Number("a"))], executor)

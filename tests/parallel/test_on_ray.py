@@ -195,6 +195,24 @@ def test_a_worker_that_dies_and_a_node_that_fails(writes, monkeypatch, tmp_path,
     assert not [path for path in writes.folder.rglob(".*")]
 
 
+class Refused:
+    """Data that cannot be read on another machine."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise EvenlyError("rows.npy is not the file")
+
+
+def test_data_that_cannot_be_read_there_fail_their_run_in_a_line(writes, monkeypatch):
+    monkeypatch.setattr(Writes, "data_of", lambda self, node: Refused())
+    with RayExecutor(writes, RAY) as executor:
+        walked = walk([Number("a")], executor)
+    assert walked.failures["a"].reason == "rows.npy is not the file"
+
+
 @pytest.mark.parametrize("other", [{"evenly": "0.0.1"}, {"torch": "1.0"}])
 def test_workers_of_another_version_are_refused(cluster, monkeypatch, other):
     here = versions()

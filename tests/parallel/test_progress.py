@@ -55,12 +55,13 @@ def test_piped_there_is_a_line_per_run_with_the_time_left(clock, caplog):
         "  8 runs, 2 at a time",
         "  2 runs were finished before",
         # b has 10 s to go and three wait: with 15 s each, two at a time, it takes (10 + 3 * 15) / 2
-        "  method a with sgd: done in 10 s (3 of 7, 28 s left)",
+        "  method a with sgd: done in 10 s (4 of 8, 28 s left)",
         "  method b with sgd: failed: it diverged; lower lr",
         "  method c with sgd: its worker was killed; it goes on from its last checkpoint",
-        "  method c with sgd: done in 8.0 s (5 of 7, 9.0 s left)",
-        "  method xxxxxxxxxxxxxx…xxxxxxxxxxx with sgd: done in 1.0 s (6 of 7, 6.3 s left)",
-        "  method e with sgd: done in less than 0.1 s (7 of 7)",
+        "  method c with sgd: done in 8.0 s (6 of 8, 9.0 s left)",
+        "  method xxxxxxxxxxxxxx…xxxxxxxxxxx with sgd: done in 1.0 s (7 of 8, 6.3 s left)",
+        "  method e with sgd: done in less than 0.1 s (8 of 8)",
+        "  1 control is a run that is already here",
     ]
     assert max(map(len, caplog.messages)) <= 80
 

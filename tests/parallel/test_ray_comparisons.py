@@ -14,15 +14,17 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evenly import compare
+from evenly.errors import EvenlyWarning
 from evenly.parallel import on_ray
 from evenly.parallel.scratch import Token
+from evenly.runs.status import read_status
 
 ray = pytest.importorskip("ray")
 KILLS = int(os.environ.get("EVENLY_KILLS", "3"))
@@ -83,6 +85,44 @@ def test_the_same_results_and_no_run_twice(two_workers, table, processes, result
     assert len(stored) == 1 + table["seeds"]  # the work, and what was read of the file for each seed
     compare(**table, engine="ray", out=tmp_path / "ray")
     assert len(submitted) == runs  # all is finished
+
+
+def test_a_failure_on_another_disk_is_kept_here(two_workers, table, tmp_path, monkeypatch):
+    """With what a retry goes on from; the next call knows of it."""
+    see_another_disk(monkeypatch, tmp_path.name)
+    what = {**table, "methods": ["erm"], "optimizers": ["sgd"], "seeds": 1, "epochs": 3, "engine": "ray"}
+    submitted: list[str] = []
+    submit = on_ray.RayExecutor.submit
+    monkeypatch.setattr(
+        on_ray.RayExecutor, "submit", lambda self, node: submitted.append(node.id) or submit(self, node)
+    )
+    for retry, runs in ((False, 2), (False, 2), (True, 3)):
+        compared = compare(**what, sweep={"lr": [0.1, 1e20]}, retry=retry, out=tmp_path / "ray")
+        assert len(submitted) == runs
+        assert "became NaN or infinite" in compared.failures[0].reason
+    (failed,) = (run for run in read_status(tmp_path / "ray").runs if run.state == "failed")
+    assert {"config.json", "failed.json"} <= {path.name for path in Path(failed.folder).iterdir()}
+    assert "Traceback" in (Path(failed.folder) / "failed.json").read_text()
+    assert not Token(tmp_path, "", tmp_path.name).scratch.exists()
+
+
+def test_a_search_and_its_comparison_have_one_connection(two_workers, table, tmp_path, monkeypatch):
+    begun: list[bool] = []
+
+    @contextmanager
+    def connected(address, at_once=1):
+        if any(begun):
+            yield
+            return
+        begun.append(True)
+        yield
+        begun[-1] = False
+
+    monkeypatch.setattr(on_ray, "connected", connected)
+    what = {**table, "methods": ["erm"], "optimizers": ["sgd"], "seeds": 1, "epochs": 2, "engine": "ray"}
+    with pytest.warns(EvenlyWarning, match="every seed splits these data anew"):
+        compare(**what, search={"lr": "log:0.01:0.1"}, trials=3, out=tmp_path / "ray")
+    assert begun == [False]
 
 
 def workers() -> dict[int, str]:

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import os
+import stat
+import sys
+
 import pytest
 
 from evenly.errors import EvenlyError
-from evenly.parallel.scratch import packed, remove_scratch, token_in, unpack
+from evenly.parallel.scratch import Token, packed, remove_scratch, token_in, unpack
 
 
 def test_a_folder_comes_back_whole_and_replaces_an_unfinished_one(tmp_path):
@@ -43,3 +47,25 @@ def test_the_token_is_seen_in_its_own_folder_only(tmp_path):
     (token.scratch / "runs" / "a").mkdir(parents=True)
     remove_scratch(token.scratch / "runs" / "a")
     assert not token.scratch.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no users by number")
+def test_only_the_user_can_look_into_the_scratch_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    token = Token(tmp_path, "none", "comparison")
+    own = tmp_path / f"evenly-{os.getuid()}"
+    own.mkdir(mode=0o777)
+    assert token.own_scratch() == own / "comparison"
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    own.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    own.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(EvenlyError, match="is no folder of this user; remove it"):
+        token.own_scratch()
+    own.unlink()
+    own.mkdir()
+    other = os.getuid() + 1
+    own.rename(tmp_path / f"evenly-{other}")
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    with pytest.raises(EvenlyError, match="is no folder of this user; remove it"):
+        token.own_scratch()

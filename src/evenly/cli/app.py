@@ -121,6 +121,8 @@ def _stopped() -> NoReturn:
 
 def _spelled(error: SettingError) -> str:
     """A refused setting as it is typed here: batch_size is --batch-size, an option of a method -o NAME."""
+    if error.name.startswith("search "):
+        return error.spelled(f"--{error.name}")
     classes = (Settings, Execution, Searching, AuditSettings, CardSettings, Axes, Quadratic, Runs)
     if error.owner in ("", "setting") and any(error.name in settings_of(each) for each in classes):
         return error.spelled(f"--{error.name.replace('_', '-')}")

@@ -63,7 +63,9 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def _totals(found: Status) -> str:
     if found.kind == "run":
-        return ", ".join(filter(None, (found.runs[0].state, _how_far(found.runs[0]))))
+        run = found.runs[0]
+        role = f"control of {'; '.join(run.control_of)}" if run.control_of else ""
+        return ", ".join(filter(None, (run.state, role, _how_far(run))))
     total = sum(found.counts.values())
     counts = ", ".join(f"{count} {state}" for state, count in found.counts.items())
     return f"{total} run{'s' * (total != 1)}: {counts}{'; `evenly compare` is running' if found.running else ''}"

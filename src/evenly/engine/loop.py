@@ -85,7 +85,7 @@ class Loop:
         self.selector = Selector(settings.select, fit.inferred, patience, patient_from)
         self.observer = None if fit.record is None else fit.record(data)
         self.history: list[Row] = []
-        self.epoch, self.saved_epoch, self.finished = 0, 0, False
+        self.epoch, self.finished = 0, False
         self.evaluation_cost, self.seconds = 0.0, 0.0
 
     def run(self) -> Trained:
@@ -216,14 +216,10 @@ class Loop:
         finite_loss = bool(torch.isfinite(torch.tensor(train_loss)))
         if finite_loss and torch.isfinite(norm):
             return
-        elsewhere = ""
-        if self.fit.checkpoints is not None:
-            kept = f", which keeps the checkpoint of epoch {self.saved_epoch}" if self.saved_epoch else ""
-            elsewhere = f", and choose another out or remove {self.fit.checkpoints.path}{kept}"
         raise EvenlyError(
             f"the training {'weights' if finite_loss else 'loss'} became NaN or infinite in epoch {self.epoch + 1} of "
             f"stage {self.stage!r} at learning rate {float(self.optimizer.param_groups[0]['lr']):g}; lower the "
-            f"learning rate{elsewhere}"
+            "learning rate, or look for extreme values in the data"
         )
 
     def _validate(self, row: Row) -> None:
@@ -240,7 +236,6 @@ class Loop:
         checkpoints.append(row)
         if not (self.finished or checkpoints.due):
             return
-        self.saved_epoch = self.epoch
         optimizer = self.optimizer.state_dict()
         for group in optimizer["param_groups"]:
             group["lr"] = float(group["lr"])  # a captured step has it on the device
@@ -277,7 +272,7 @@ class Loop:
             )
         if saved is None:
             return
-        self.epoch = self.saved_epoch = done
+        self.epoch = done
         self.finished, self.how, self.seconds = saved["finished"], saved["how"], saved["seconds"]
         self.step.cost, self.evaluation_cost = saved["cost"], saved["evaluation_cost"]
         self.selector.load_state_dict(saved["candidates"])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attrs import evolve
 
 from evenly.data import Data
 from evenly.engine.progress import log
@@ -118,6 +119,8 @@ def compare(
     sweep = sweep or {name: values for name, values in paper.sweep.items() if name not in settings}
     largest = None if model is not None or "model" in (sweep or {}) else largest_images(execution)
     place, values = source(data, data_options, arguments, largest)
+    if execution.engine == "local":  # on Ray this process reads them for all
+        place = evolve(place, processes=execution.jobs)
     asked = Asked(
         place,
         model,
@@ -144,13 +147,14 @@ def compare(
     device = device_for(execution)
     _announce(asked, arms[0].plan, first, device.type)
     work, found = RunWork(place, execution, folder), None
-    with contextlib.nullcontext() if folder is None else _made(folder, config):
+    with contextlib.nullcontext() if folder is None else _made(folder, config), contextlib.ExitStack() as connection:
+        walked_on = partial(_walked, device=device, connection=connection)
         if asked.spaces:
-            walked_for = partial(_walked, device=device, label=f"searching on {first.name}")
+            walked_for = partial(walked_on, label=f"searching on {first.name}")
             found = find_values(asked, first, arms[0].plan.data, work, walked_for)
             arms = arms_and_controls(with_values(asked, found), first)
         graph = graph_of(arms, asked.seeds)
-        walked = _walked(nodes_of(graph), work, device, f"comparing on {first.name}")
+        walked = walked_on(nodes_of(graph), work, label=f"comparing on {first.name}")
         pairs, failures = rows_of(graph, walked), failures_of(graph, walked)
         if not pairs:
             raise _all_failed(next(iter(walked.failures.values())))
@@ -184,10 +188,12 @@ def _announce(asked: Asked, plan: Plan, data: Data, device: str) -> None:
     log.info("  each %swith seed %s", "and its control " * asked.controls, ", ".join(map(str, asked.seeds)))
 
 
-def _walked(nodes: Sequence[RunNode], work: RunWork, device: torch.device, label: str) -> Walked[Run]:
-    """Run what has not run yet."""
+def _walked(
+    nodes: Sequence[RunNode], work: RunWork, device: torch.device, label: str, connection: contextlib.ExitStack
+) -> Walked[Run]:
+    """Run what has not run yet; a connection to Ray is kept for the next walk."""
     progress = GraphProgress(len(nodes), label, resumes=work.folder is not None)
-    with executor_for(work.execution, work, device, progress) as executor:
+    with executor_for(work.execution, work, device, progress, connection) as executor:
         progress.slots = executor.slots
         if work.folder is None:
             with progress:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -34,6 +33,7 @@ from evenly.methods.inferred import by_class
 from evenly.models import Factory, encoded, factory
 from evenly.models.standardised import Standardised, scaled
 from evenly.optim.registry import builder
+from evenly.parallel.processes import cores
 from evenly.randomness import derive, isolated, on_threads
 from evenly.runs.example_intervals import Correct
 from evenly.runs.examples import save_examples
@@ -141,11 +141,6 @@ def prepare(plan: Plan, data: Data, threads: int | None = None) -> Prepared:
             threads=plan.settings.threads or threads or (1 if weights < WORTH_THREADS else min(MOST_THREADS, cores())),
         )
     return Prepared(read, fresh, config, weights)
-
-
-def cores() -> int:
-    """The processor's cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_named(name: str) -> torch.device:

@@ -31,11 +31,13 @@ class RunNode:
     """A run as a node: its plan, and its name to the user.
 
     Args:
+        control_of: of a control, the label of its arm.
         passes: of a control that may serve uncut, its passes over each example.
     """
 
     plan: Plan
     label: str
+    control_of: str = ""
     passes: int | None = None
     id: str = field(init=False, eq=False)
 
@@ -52,7 +54,7 @@ class RunNode:
         return self.plan.folder_name_of(self.id)
 
     def completed(self, arm: Run) -> RunNode:
-        return RunNode(self.completed_plan(arm.results), self.label)
+        return RunNode(self.completed_plan(arm.results), self.label, self.control_of)
 
     def completed_plan(self, arm: RunResult) -> Plan:
         """The control's plan once its arm has run."""
@@ -90,7 +92,7 @@ def _on_seed(arm: ArmPlan, seed: int) -> ArmOnSeed:
     node = RunNode(evolve(arm.plan, seed=seed), label)
     if arm.control is None:
         return ArmOnSeed(arm.arm, node)
-    waiting = RunNode(evolve(arm.control, seed=seed, after=node.id), f"control of {label}", arm.passes)
+    waiting = RunNode(evolve(arm.control, seed=seed, after=node.id), f"control of {label}", label, arm.passes)
     return ArmOnSeed(arm.arm, node, arm.control_arm, waiting)
 
 

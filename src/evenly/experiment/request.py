@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from evenly.data import DATASETS, Data, Split, Texts, dataset_options, from_arrays
 from evenly.data import load as load_data
 from evenly.data.augment import Augment
+from evenly.data.mapped import memory_shared_by
 from evenly.engine import check_selection
 from evenly.engine.accuracy import small_group
 from evenly.errors import EvenlyError, EvenlyWarning, unknown
@@ -54,17 +55,19 @@ class Source:
     """The data of a request: a `Data`, a name, a file, a folder of images, or a function of the seed.
 
     `largest` is the side that images in a folder are brought to where they are larger and no size was asked for.
-    `without_test` withholds the test set, for runs that something is chosen by.
+    `without_test` withholds the test set, for runs that something is chosen by. `processes` read the data at once.
     """
 
     given: Any
     options: Mapping[str, Any]
     largest: int | None = None
     without_test: bool = False
+    processes: int = 1
 
     def data(self, seed: int) -> Data:
         """The data of a seed."""
-        data = self._whole(seed)
+        with memory_shared_by(self.processes):
+            data = self._whole(seed)
         return replace(data, test=None) if self.without_test else data
 
     def _whole(self, seed: int) -> Data:

@@ -198,7 +198,7 @@ class _Trials:
         def node(its_values: Values) -> RunNode:
             planned = self._planned(each, {each.arm: values, control.arm: its_values})
             assert planned.control is not None
-            waiting = RunNode(planned.control, "", planned.passes if control.uncut else None)
+            waiting = RunNode(planned.control, "", passes=planned.passes if control.uncut else None)
             return RunNode(waiting.completed_plan(run.results), _label(control.arm, its_values))
 
         default = _values(node({}).plan, control.spaces)

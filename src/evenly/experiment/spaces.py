@@ -7,15 +7,20 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
+
 from evenly.errors import EvenlyError
 from evenly.experiment.sweep import Pair, check_values, varied_option
 from evenly.runs.search import Space
 from evenly.settings import Option, above
 
 FORM = "write e.g. log:1e-4:1e-1, uniform:0.01:0.2, int:16:256 or 2,3,4"
-FIXED = dict.fromkeys(("model", "model_options"), "one table has one model") | dict.fromkeys(
-    ("groups", "infer"), "trials are scored by the same groups"
-)
+FIXED = {
+    **dict.fromkeys(("model", "model_options"), "one table has one model; sweep it instead"),
+    **dict.fromkeys(("groups", "infer"), "trials are scored by the same groups; sweep it instead"),
+    **dict.fromkeys(("threads", "precision"), "it decides speed and rounding, not what is learned; set it"),
+    "evaluate_every": "it decides how often trials are scored, not what is learned; set it",
+}
 """Why a setting cannot be searched."""
 RANGE = re.compile(r"(log|uniform|int):([^:]*):([^:]*)")
 
@@ -31,37 +36,38 @@ def checked_spaces(
     spaces = []
     for name, written in search.items():
         option = varied_option(name, search, pairs, options, settings, "search")
-        method, _, setting = name.rpartition(".")
+        setting = name.rpartition(".")[2]
         if setting in FIXED:
-            raise EvenlyError(f"{name} cannot be searched, {FIXED[setting]}; sweep it instead")
+            raise EvenlyError(f"{name} cannot be searched, {FIXED[setting]}")
         if swept := [other for other in sweep if _overlap(other, name)]:
             raise EvenlyError(f"{name} is searched and {swept[0]} is swept; do one of the two")
-        spaces.append(space_of(name, written, option, f"option of {method}" if method else "setting"))
+        spaces.append(space_of(name, written, option))
     return tuple(spaces)
 
 
-def space_of(name: str, written: Any, option: Option, owner: str = "setting") -> Space:
+def space_of(name: str, written: Any, option: Option) -> Space:
     """A space from a text, or from a list of values."""
+    option = evolve(option, name=f"search {name}")  # what is refused is the search, not the setting
     if isinstance(written, str) and ":" in written:
         if (found := RANGE.fullmatch(written)) is None:
             raise EvenlyError(f"search {name}={written} is no space; {FORM}")
-        return _range(name, found[1], [Option(name, Any).parsed(end) for end in (found[2], found[3])], option, owner)
+        return _range(name, found[1], [Option(name, Any).parsed(end) for end in (found[2], found[3])], option)
     values = option.parsed_list(written) if isinstance(written, str) else written
     if isinstance(values, Mapping | str) or not isinstance(values, Sequence):
         raise EvenlyError(f"search {name}={written!r} is no space; {FORM}")
-    choices = tuple(option.checked(value, owner) for value in values)
+    choices = tuple(option.checked(value) for value in values)
     check_values(name, choices, "search")
     if len(choices) == 1:
         raise EvenlyError(f"search of {name} has one value, {choices[0]!r}; give two or more, or set it")
     return Space(name, "choice", choices=choices)
 
 
-def _range(name: str, kind: Any, ends: Sequence[Any], option: Option, owner: str) -> Space:
+def _range(name: str, kind: Any, ends: Sequence[Any], option: Option) -> Space:
     whole = kind == "int" or float not in {option.kind, *typing.get_args(option.kind)}
     number = int if whole else float
     positive = (above(0),) if kind == "log" else ()
-    low = Option(f"the low end of {name}", number, positive).checked(option.checked(ends[0], owner))
-    high = Option(f"the high end of {name}", number, (above(low),)).checked(option.checked(ends[1], owner))
+    low = Option(f"{option.name}: the low end", number, positive).checked(option.checked(ends[0]))
+    high = Option(f"{option.name}: the high end", number, (above(low),)).checked(option.checked(ends[1]))
     return Space(name, kind, low, high, whole=whole)
 
 

@@ -58,7 +58,9 @@ class RunWork:
         data, folder = self.data(node.plan.seed), self.place(node)
         if folder is not None and (run := self._finished(node, data)) is not None:
             return run
-        run = execute(prepare(node.plan, data, threads=1), folder, self.execution, show, keep_failure=True)
+        prepared = prepare(node.plan, data, threads=1)
+        prepared = evolve(prepared, config=evolve(prepared.config, control_of=node.control_of))
+        run = execute(prepared, folder, self.execution, show, keep_failure=True)
         return run if folder is None else Run(run.config, run.results, folder)  # the rest can be read there
 
     def place(self, node: RunNode) -> Path | None:
@@ -80,9 +82,9 @@ class RunWork:
 
     def keep_failure(self, event: Event | Shared, node: RunNode) -> None:
         """Keep with a run that its workers died; other failures a worker keeps itself."""
-        if not isinstance(event, Failed) or event.traceback or (folder := self.place(node)) is None:
+        if not isinstance(event, Failed) or event.traceback or node.after or (folder := self.place(node)) is None:
             return
-        if folder.exists() and read_failure(folder) is None:
+        if read_failure(folder) is None:
             write_failure(folder, event.reason, "")
 
     def data(self, seed: int) -> Data:

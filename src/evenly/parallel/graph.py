@@ -19,7 +19,9 @@ from evenly.errors import reason_of
 
 Result = TypeVar("Result")
 TRIES = 3
-"""How often a node is begun whose worker dies under it."""
+"""How often a worker may die under a node."""
+DEPARTURES = 20
+"""How often a machine may leave with a node: machines that are lent for a while are taken back again and again."""
 
 
 class Node(Protocol):
@@ -74,10 +76,11 @@ class Failed:
 
 @frozen
 class Lost:
-    """A worker died under a node; begun again, the node may go on."""
+    """A worker died under a node, or left with its machine; begun again, the node may go on."""
 
     id: str
     reason: str
+    departed: bool = False
 
 
 def failed(id: str, error: BaseException) -> Failed:
@@ -155,7 +158,6 @@ def walk(
     show: Watch = lambda event, node: None,
     known: Callable[[Any], Finished[Any] | Failed | None] = lambda node: None,
     became: Callable[[Any, Any], None] = lambda waiting, complete: None,
-    tries: int = TRIES,
 ) -> Walked[Any]:
     """Run every node once, in their order where they need not wait.
 
@@ -163,7 +165,6 @@ def walk(
         show: called with everything that happens; with what came of waiting nodes before the result that settled it.
         known: what came of a node that need not run, because an earlier call has seen to it.
         became: called with a node that waited, and what it became.
-        tries: how often a node is begun whose worker dies under it.
     """
     walked = _Walk(nodes, show, became)
     while walked.ready or walked.under_way:
@@ -172,9 +173,9 @@ def walk(
             if (event := known(node)) is None:
                 executor.submit(node)
             else:
-                walked.take(event, tries)
+                walked.take(event)
         if walked.under_way:
-            walked.take(executor.event(), tries)
+            walked.take(executor.event())
     return Walked(walked.results, walked.failures, walked.completed)
 
 
@@ -190,7 +191,7 @@ class _Walk:
         for node in asked.values():
             if node.after is not None:
                 self.waiting.setdefault(node.after, []).append(node)
-        self.begun: Counter[str] = Counter()
+        self.lost: Counter[tuple[str, bool]] = Counter()
         self.under_way: set[str] = set()
         self.results: dict[str, Any] = {}
         self.failures: dict[str, Failed] = {}
@@ -199,13 +200,15 @@ class _Walk:
     def next(self) -> Node:
         node = self.ready.pop()
         self.under_way.add(node.id)
-        self.begun[node.id] += 1
         return node
 
-    def take(self, event: Event, tries: int) -> None:
+    def take(self, event: Event) -> None:
         """Take note of what happened to a node under way."""
-        if isinstance(event, Lost) and self.begun[event.id] >= tries:
-            event = Failed(event.id, f"{event.reason}, {tries} times")
+        if isinstance(event, Lost):
+            self.lost[event.id, event.departed] += 1
+            times = self.lost[event.id, event.departed]
+            if times >= (DEPARTURES if event.departed else TRIES):
+                event = Failed(event.id, f"{event.reason}, {times} times")
         node = self.known[event.id]
         if isinstance(event, Finished):
             self.under_way.discard(event.id)

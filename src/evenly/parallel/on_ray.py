@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 from attrs import asdict, evolve, frozen
 
 from evenly.errors import EvenlyError, EvenlyWarning, first_line
-from evenly.parallel.graph import Event, Finished, Lost, Node, Show, failed
+from evenly.parallel.graph import Event, Failed, Finished, Lost, Node, Show, failed
 from evenly.parallel.ray_cluster import connected
 from evenly.parallel.ray_worker import Board, Outcome, checked_task, versions
 from evenly.parallel.scratch import token_in, unpack
@@ -87,10 +87,10 @@ class RayExecutor:
     """Nodes as tasks of Ray. It connects for the first node, and ends what it started when it is left.
 
     Args:
-        slots: how many nodes at once, at most; as many as the cluster can take where not given.
+        connection: where a connection is kept for other executors, and ended; this one ends it where not given.
     """
 
-    def __init__(self, work: Any, execution: Execution, slots: int | None = None) -> None:
+    def __init__(self, work: Any, execution: Execution, connection: ExitStack | None = None) -> None:
         if getattr(find_spec("ray"), "origin", None) is None:  # a folder called ray has none
             raise EvenlyError("engine 'ray' needs Ray, which is not installed; run pip install 'evenly[ray]'")
         if ":" in execution.device:
@@ -98,7 +98,8 @@ class RayExecutor:
                 f"device {execution.device!r} names one GPU and Ray hands out GPUs itself; give cuda, cpu or auto"
             )
         self.work, self.execution = work, execution
-        self.most = slots or (execution.jobs if execution.jobs > 1 else None)
+        self.most = execution.jobs if execution.jobs > 1 else None
+        self.connection = connection
         self.portable = isinstance(work, Portable)
         self.stack, self.connected = ExitStack(), False
         self.tasks: dict[Any, tuple[int, Node]] = {}
@@ -106,6 +107,7 @@ class RayExecutor:
         self.stored: dict[Hashable, Any] = {}
         self.submitted, self.due, self.needs = 0, 0.0, Needs()
         self.machines: list[Mapping[str, float]] = []
+        self.avoided: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -130,8 +132,14 @@ class RayExecutor:
         self.needs = self._declared(self.work.needs(node) if self.portable else Needs())
         self.submitted += 1
         message = self.ray.cloudpickle.dumps((self.submitted, node, self.token))
-        cpus, gpus, memory = self.needs.CPU, self.needs.GPU, self.needs.memory
-        task = self.task.options(num_cpus=cpus, num_gpus=gpus, memory=memory or None, max_retries=0, name=node.label)
+        task = self.task.options(
+            num_cpus=self.needs.CPU,
+            num_gpus=self.needs.GPU,
+            memory=self.needs.memory or None,
+            label_selector={"ray.io/node-id": f"!in({','.join(self.avoided)})"} if self.avoided else None,
+            max_retries=0,
+            name=node.label,
+        )
         stored = [self.stored_work, *self._stored_data(node)]
         self.tasks[task.remote(message, stored, self.board)] = (self.submitted, node)
 
@@ -150,7 +158,8 @@ class RayExecutor:
         self._connect()
         if time.monotonic() >= self.due:
             self.due = time.monotonic() + REFRESH
-            self.machines = [each["Resources"] for each in self.ray.nodes() if each["Alive"]]
+            there = (each for each in self.ray.nodes() if each["Alive"] and each["NodeID"] not in self.avoided)
+            self.machines = [each["Resources"] for each in there]
 
     def _connect(self) -> None:
         """Start Ray, or connect to it, before the first node: where all is finished, it is not needed."""
@@ -160,7 +169,7 @@ class RayExecutor:
 
         self.ray = ray
         with ExitStack() as stack:
-            stack.enter_context(connected(self.execution.address, self.most or 1))
+            (self.connection or stack).enter_context(connected(self.execution.address, self.most or 1))
             folder = self.work.folder if self.portable else None
             self.token = None if folder is None else stack.enter_context(token_in(folder))
             self.stored_work = ray.put(self.work)
@@ -183,6 +192,8 @@ class RayExecutor:
         largest = max((machine.get("memory", 0) for machine in self.machines), default=0)
         needs = evolve(needs, memory=min(needs.memory, largest))
         if not any(needs.fit(machine) for machine in self.machines):
+            if self.avoided:
+                raise EvenlyError(next(iter(self.avoided.values())))
             there = ", or ".join(
                 f"{machine.get('CPU', 0):g} and {machine.get('GPU', 0):g}" for machine in self.machines
             )
@@ -227,35 +238,44 @@ class RayExecutor:
         _, node = self.tasks.pop(reference)
         errors = self.ray.exceptions
         try:
-            outcome: Outcome = self.ray.get(reference)
+            outcome: Outcome | tuple[str, str] = self.ray.get(reference)
         except errors.RayTaskError as error:  # before the work could begin
             self.events.append(failed(node.id, error.cause if isinstance(error.cause, Exception) else error))
             return
         except errors.RayError as error:
+            departed = isinstance(error, errors.NodeDiedError | errors.ObjectLostError)  # that held its result
             reasons = {
                 errors.WorkerCrashedError: "its worker was killed",
                 errors.OutOfMemoryError: "its machine ran out of memory",
-                errors.NodeDiedError: "its machine left the cluster",
             }
-            self.events.append(Lost(node.id, reasons.get(type(error), f"Ray lost it ({first_line(error)})")))
+            reason = reasons.get(type(error), f"Ray lost it ({first_line(error)})")
+            self.events.append(Lost(node.id, "its machine left the cluster" if departed else reason, departed))
             return
-        if isinstance(outcome, str):
-            raise EvenlyError(outcome)
+        if isinstance(outcome, tuple):
+            self._avoid(*outcome, node)
+            return
         for warning in outcome.warned:
             warnings.warn(warning, EvenlyWarning, stacklevel=2)
         self.events.append(self._home(node, outcome))
 
+    def _avoid(self, machine: str, reason: str, node: Node) -> None:
+        """Send a node elsewhere that came to a machine of other versions, which is named once."""
+        new, self.avoided[machine], self.due = machine not in self.avoided, reason, 0.0
+        self.submit(node)  # refused where no other machine can take it
+        if new:
+            warnings.warn(f"{reason}; until then it gets no runs", EvenlyWarning, stacklevel=2)
+
     def _home(self, node: Node, outcome: Outcome) -> Event:
         """What came of a node, its folder written here where a worker had to write it elsewhere."""
         event = outcome.event
-        if outcome.files is None or not isinstance(event, Finished):
+        if outcome.files is None:
             return event
         folder = self.work.place(node)
         try:
             unpack(outcome.files, folder)
         except EvenlyError as error:
-            return failed(node.id, error)
-        return Finished(node.id, self.work.moved(event.result, folder))
+            return event if isinstance(event, Failed) else failed(node.id, error)
+        return Finished(node.id, self.work.moved(event.result, folder)) if isinstance(event, Finished) else event
 
     def _cancel(self) -> None:
         for reference in self.tasks:

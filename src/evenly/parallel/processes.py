@@ -120,6 +120,11 @@ class _Worker:
         return self.process.exitcode or 0
 
 
+def cores() -> int:
+    """The processor's cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _packed(content: Any) -> bytes:
     try:
         return pickle.dumps(content)

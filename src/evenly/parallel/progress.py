@@ -49,14 +49,14 @@ class GraphProgress:
     """Shows what happens to the nodes of a graph; called by `walk` with an event and the node that it happens to.
 
     Args:
-        total: how many nodes there are; those that turn out to be others are subtracted as they do.
+        total: how many nodes there are; those that turn out to be others are over when they do, and counted at the end.
         slots: how many run at once.
         resumes: whether a run whose worker was killed goes on from a checkpoint.
     """
 
     def __init__(self, total: int, label: str = "", slots: int = 1, resumes: bool = True) -> None:
         self.total, self.label, self.slots, self.resumes = total, label, slots, resumes
-        self.over = self.read = self.failed = 0
+        self.over = self.read = self.failed = self.shared = 0
         self._logged = 0  # of those read, how many are in the log
         self._under_way: dict[str, _UnderWay] = {}
         self._trained = self._seconds = 0.0  # finished here, and what they took
@@ -80,11 +80,14 @@ class GraphProgress:
         if self._live is not None:
             self._live.stop()
         self._log_read()
+        if self.shared:
+            those = "1 control is a run" if self.shared == 1 else f"{self.shared} controls are runs"
+            log.info("  %s that %s already here", those, "is" if self.shared == 1 else "are")
 
     def __call__(self, event: Event | Shared, node: Node) -> None:
         now = time.monotonic()
         if isinstance(event, Shared):
-            self.total -= 1
+            self.over, self.shared = self.over + 1, self.shared + 1
             return
         if isinstance(event, Began | Advanced):
             run = self._under_way.setdefault(event.id, _UnderWay(node.label, now))

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from evenly.errors import EvenlyError
+from evenly.parallel.processes import cores
 
 CONNECT = 30.0
 """Seconds in which a cluster has to answer."""
@@ -61,11 +62,6 @@ def connected(address: str | None, at_once: int = 1) -> Iterator[None]:
             _show_messages(True)
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def cores() -> int:
-    """The processor's cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_address(address: str) -> None:

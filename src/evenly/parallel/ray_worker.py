@@ -17,6 +17,7 @@ import evenly
 from evenly.errors import EvenlyWarning, InUseError
 from evenly.parallel.graph import Advanced, Began, Event, Finished, Show, failed
 from evenly.parallel.scratch import Files, packed, remove_scratch
+from evenly.runs.folder import FAILED
 
 BETWEEN = 0.5
 """Seconds between two messages of a task about how far it has come."""
@@ -28,7 +29,10 @@ _last: dict[str, Any] = {}
 
 @frozen
 class Outcome:
-    """What a task returns: what came of the node, its folder if that lies on another disk, and what it warned of."""
+    """What a task returns: what came of the node, its folder if that lies on another disk, and what it warned of.
+
+    The folder of a run that failed comes back with its checkpoint.
+    """
 
     event: Event
     files: Files | None = None
@@ -59,11 +63,16 @@ def versions() -> dict[str, str]:
 
 
 def checked_task(expected: dict[str, str]) -> Callable[..., Any]:
-    """The function of a task. It is sent by value and gets bytes: a worker may have another evenly, or none."""
+    """The function of a task. It is sent by value and gets bytes: a worker may have another evenly, or none.
+
+    It returns the outcome or, where the versions are others, Ray's name of the machine and the reason.
+    """
 
     def task(message: bytes, stored: list[Any], board: Any) -> Any:
         import platform
         from importlib import metadata
+
+        import ray
 
         here = {}
         for name in expected:
@@ -73,7 +82,8 @@ def checked_task(expected: dict[str, str]) -> Callable[..., Any]:
                 here[name] = "missing"
         if here != expected:
             theirs, ours = (", ".join(map(" ".join, each.items())) for each in (here, expected))
-            return f"the worker on {platform.node()} has {theirs}, this machine has {ours}; install the same on both"
+            reason = f"the worker on {platform.node()} has {theirs}, this machine has {ours}; install the same on both"
+            return ray.get_runtime_context().get_node_id(), reason
         from evenly.parallel.ray_worker import run_node
 
         return run_node(message, stored, board)
@@ -91,16 +101,17 @@ def run_node(message: bytes, stored: list[Any], board: Any) -> Outcome:
     number, node, token = pickle.loads(message)
     board.post.remote(number, Began(node.id))
     away = token is not None and not token.seen
-    work = folder = files = None
+    folder = files = None
     with warnings.catch_warnings(record=True) as warned:
         try:
-            work = _work(*stored, folder=token.scratch if away else None)
+            work = _work(*stored, folder=token.own_scratch() if away else None)
             folder = work.place(node) if away else None
             event: Event = Finished(node.id, _patiently(work, node, _Reports(board, number, node.id)))
-            files = None if folder is None else packed(folder)
         except Exception as error:
             event = failed(node.id, error)
-    if folder is not None and files is not None:  # else the next try goes on there, or another process is at work
+    # else the next try goes on there, or another process is at work
+    if folder is not None and (isinstance(event, Finished) or (folder / FAILED).exists()):
+        files = packed(folder)
         remove_scratch(folder)
     return Outcome(event, files, tuple(str(each.message) for each in warned if each.category is EvenlyWarning))
 
@@ -119,16 +130,24 @@ def _patiently(work: Any, node: Any, show: Show) -> Any:
 
 def _work(stored: Any, data: Any = None, *, folder: Path | None) -> Any:
     """The work as this machine runs it. The last one is kept: most nodes of a process have the same."""
-    import ray
-
     key = (stored, data, folder)
     if _last.get("key") != key:
         _last.clear()
-        work = ray.get(stored)
+        work = _got(stored)
         if data is not None or folder is not None:
-            work = work.elsewhere(folder, None if data is None else ray.get(data))
+            work = work.elsewhere(folder, None if data is None else _got(data))
         _last.update(key=key, work=work)
     return _last["work"]
+
+
+def _got(reference: Any) -> Any:
+    """What is stored; an error in reading it back is raised as it is, not as one of Ray's system."""
+    import ray
+
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RaySystemError as error:
+        raise error.client_exc if isinstance(error.client_exc, Exception) else error from None
 
 
 class _Reports:

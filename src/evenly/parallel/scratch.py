@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -43,6 +45,20 @@ class Token:
         """The folder that stands for the driver's on a machine that does not see it."""
         user = os.getuid() if hasattr(os, "getuid") else "user"
         return Path(tempfile.gettempdir()) / f"evenly-{user}" / self.comparison
+
+    def own_scratch(self) -> Path:
+        """The same, in a folder that only this user can look into; refused where another one has made it."""
+        own = self.scratch.parent
+        with writing(own):
+            own.mkdir(mode=0o700, exist_ok=True)
+            there = own.lstat()
+            if not stat.S_ISDIR(there.st_mode) or (hasattr(os, "getuid") and there.st_uid != os.getuid()):
+                raise EvenlyError(
+                    f"{own} on {platform.node()} is no folder of this user; remove it, or start Ray there with TMPDIR "
+                    "set to another folder"
+                )
+            own.chmod(0o700)
+        return self.scratch
 
 
 @contextmanager
@@ -95,8 +111,8 @@ def _stays_inside(name: str) -> bool:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove a run's scratch folder, and those above it that are empty then."""
+    """Remove a run's scratch folder, and those of the comparison that are empty then."""
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
-        for path in list(folder.parents)[:3]:
+        for path in list(folder.parents)[:2]:
             path.rmdir()

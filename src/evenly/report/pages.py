@@ -16,7 +16,7 @@ from evenly.diagnose.audit_folder import read_audits
 from evenly.diagnose.findings import Audit
 from evenly.diagnose.stability import CardPage
 from evenly.errors import EvenlyError
-from evenly.files import read_json
+from evenly.files import AGAIN, read_json
 from evenly.report.audit_pages import audit_page
 from evenly.report.claim_pages import write_claim_pages
 from evenly.report.comparison_pages import comparison_page
@@ -24,7 +24,7 @@ from evenly.report.phase_figure import save_phase_figure
 from evenly.report.rendering import write_page
 from evenly.report.run_pages import run_page
 from evenly.report.stability_pages import card_page, diagram_page
-from evenly.runs.comparison import Comparison, load_comparison
+from evenly.runs.comparison import DAMAGED, Comparison, load_comparison
 from evenly.runs.run import Run, load
 from evenly.runs.verdict import CLAIMS
 from evenly.theory.stability import PhaseDiagram
@@ -65,7 +65,7 @@ def write_report(
 
 def _write_folder(folder: Path, runs: bool) -> Path:
     """The pages of a folder: of a run, of a comparison and its runs, of the demo's comparisons, of an analysis."""
-    content = read_json(folder / "results.json")
+    content = read_json(folder / "results.json", DAMAGED if (folder / "graph.json").exists() else AGAIN)
     if isinstance(content, dict) and "comparisons" in content:
         comparisons = [load_comparison(folder / Path(name).name) for name in content["comparisons"]]
         for comparison in comparisons if runs else ():

@@ -43,7 +43,8 @@ def run_page(run: Run) -> Page:
     short = Section("In short", "short", [Prose(said)])
     steps = Section("What to do next", "next", [Prose(next_steps(run))])
     title = f"{run_label(result)} on {result.data.name}"
-    return Page(title, "", [short, steps, Section("The run", "run", present(blocks))], footer())
+    role = f"Control of {run.config.control_of}." if run.config.control_of else ""
+    return Page(title, role, [short, steps, Section("The run", "run", present(blocks))], footer())
 
 
 def split_table(result: RunResult) -> Table:

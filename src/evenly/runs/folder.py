@@ -51,7 +51,8 @@ FINGERPRINTS = {
 class Config(Value):
     """What `config.json` holds: the plan, and all that it takes to use the trained network without the data.
 
-    `threads` are those that the run computes on, also where the plan leaves them open.
+    `threads` are those that the run computes on, also where the plan leaves them open. `control_of` names the run of a
+    comparison that this one was trained as the control of.
     """
 
     plan: Plan
@@ -61,6 +62,7 @@ class Config(Value):
     group_names: tuple[str, ...] = ()
     fingerprints: Mapping[str, str] = field(factory=dict)
     threads: int = 1
+    control_of: str = ""
     evenly: str = __version__
     format: int = FORMAT
 
@@ -89,7 +91,7 @@ class RunFolder:
             if config.plan.settings.threads is None:
                 self.config = evolve(config, threads=there.threads)
             self._check(there)
-        elif holds_something(self.path):
+        elif holds_something(self.path) and not (self.path / FAILED).exists():  # its workers died on another disk
             raise EvenlyError(f"{self.path} is not empty and holds no run; choose another out")
 
     def _check(self, there: Config) -> None:
@@ -151,6 +153,7 @@ class RunFolder:
 def write_failure(folder: Path, reason: str, trace: str) -> None:
     """Keep the reason of a failure with the run; where the disk takes nothing, the next call tries the run again."""
     with suppress(EvenlyError):
+        make_folder(folder)
         write_json(folder / FAILED, {"format": FORMAT, "reason": reason, "traceback": trace})
 
 

@@ -10,6 +10,7 @@ import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,7 @@ class RunStatus(Value):
         epoch: the last whole one; `epochs` is None where the run ends at a cost.
         seconds_left: as its epochs have taken so far, where that can be told.
         reason: why it failed, what it waits for, or when it was last written to.
+        control_of: the runs of a comparison that it is the control of.
     """
 
     label: str
@@ -45,6 +47,7 @@ class RunStatus(Value):
     epochs: int | None = None
     seconds_left: float | None = None
     reason: str = ""
+    control_of: tuple[str, ...] = ()
 
 
 @frozen
@@ -112,19 +115,42 @@ def _status(path: Path) -> Status | None:
             return Status(str(path), "comparison", (*_runs(trials), *_runs(path)), running=running, page=page)
         words = ["evenly", "train", "--config", str(path / "config.json"), "--out", str(path)]
         resume = shlex.join(words) if config["plan"]["data"].get("kind") != "own" else ""
-        return Status(str(path), "run", (_run(path, path.name),), resume=resume, page=page)
+        run = evolve(_run(path, path.name), control_of=_arms_of(path.absolute(), config))
+        return Status(str(path), "run", (run,), resume=resume, page=page)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EvenlyError(f"{path} cannot be read ({error!r}); it was written by another version of evenly") from None
 
 
+def _nodes(path: Path) -> dict[str, dict[str, Any]]:
+    """What the graph of a comparison names, by id."""
+    graph = read_json(path / "graph.json", "run the same `evenly compare` again")
+    return {} if graph is None else {node["id"]: node for node in graph["nodes"]}
+
+
+def _controls(path: Path) -> dict[str, tuple[str, ...]]:
+    """The arms of each run of a comparison that is the control of some, by its folder."""
+    nodes, arms = _nodes(path), dict[str, tuple[str, ...]]()
+    for node in nodes.values():
+        if node["folder"] is not None and node["after"] in nodes:
+            arms[node["folder"]] = (*arms.get(node["folder"], ()), nodes[node["after"]]["label"])
+    return arms
+
+
+def _arms_of(path: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The arms of a run that is their control: by the graph of its comparison, else by what the run was trained as."""
+    arms: tuple[str, ...] = ()
+    with suppress(EvenlyError, KeyError, TypeError):  # a file of that name may be anybody's
+        arms = _controls(path.parent.parent).get(f"runs/{path.name}", ())
+    return arms or tuple(filter(None, [str(config.get("control_of", ""))]))
+
+
 def _runs(path: Path) -> Iterator[RunStatus]:
     """The runs of a comparison, none twice."""
-    graph = read_json(path / "graph.json", "run the same `evenly compare` again")
-    if graph is None:
+    nodes, arms = _nodes(path), _controls(path)
+    if not nodes:
         folders = sorted(each for each in (path / "runs").glob("*") if each.is_dir())
         yield from (_run(folder, folder.name) for folder in folders)
         return
-    nodes = {node["id"]: node for node in graph["nodes"]}
     failed: set[str] = set()
     seen = set()
     for id, node in nodes.items():
@@ -134,7 +160,7 @@ def _runs(path: Path) -> Iterator[RunStatus]:
             yield RunStatus(node["label"], "waiting", reason="" if arm is None else f"for {arm['label']}{suffix}")
         elif node["folder"] not in seen:
             seen.add(node["folder"])
-            run = _run(path / node["folder"], node["label"])
+            run = evolve(_run(path / node["folder"], node["label"]), control_of=arms.get(node["folder"], ()))
             failed |= {id} if run.state == "failed" else set()
             yield run
 
