@@ -11,8 +11,9 @@ need be: of 25 examples and several seeds it covers the truth in more than 97% o
 examples it is 90% to 99%, depending on the truth, because shares of few examples are coarse.
 
 Seeds may have test sets of their own. Where they split one set anew, an example may be in several of these. It is one
-example then: its differences are summed over the seeds that have it, and vary together. Examples are told apart by
-where they are from (`Split.places`). Where that is not known, different test sets are taken for independent.
+example then: its differences are summed over the seeds that have it, and vary together. So is an image that a test set
+shows twice. Examples are known by where they are from (`Split.places`). Where that is not known, all are taken for
+independent, also those of different test sets.
 
 A metric by groups is a sum of the groups' accuracies with weights, per seed. Train-weighted accuracy has those of
 training. The worst group's accuracy has weight 1 for one group: where method and control have the same, its examples
@@ -34,7 +35,7 @@ from typing import Any
 import numpy as np
 from attrs import define, frozen
 
-from evenly.runs.worst_group import SCREEN, quantile, side_of
+from evenly.runs.worst_group import SCREEN, Side, quantile, side_of
 
 CORRECT = ("judged_right", "judged_examples", "judged_groups", "judged_identities")
 """The arrays of `predictions.npz` that say which examples of the split that is judged were got right."""
@@ -149,14 +150,15 @@ def example_intervals(pairs: Sequence[tuple[Correct, Correct]], train_counts: Se
     sets = list(by_set.values())
     firsts = [of_set[0][0] for of_set in sets]
     examples = _numbered([(len(first.labels), first.identities) for first in firsts])
+    differences, seeds = _mean_differences(sets, examples)
     found = {
-        "accuracy": over_examples(*_mean_differences(sets, examples)),
-        "worst_class": TestSets(sets, examples, [first.labels for first in firsts]).over_worst(),
+        "accuracy": over_examples(differences, seeds),
+        "worst_class": ByGroup(sets, examples, [first.labels for first in firsts]).over_worst(),
     }
     groups = [first.groups for first in firsts if first.groups is not None]
     if len(groups) < len(firsts):
         return found
-    by_group = TestSets(sets, examples, groups)
+    by_group = ByGroup(sets, examples, groups)
     found["worst_group"] = by_group.over_worst()
     if len(train_counts) and groups[0].ndim == 1:
         found["train_weighted"] = by_group.as_in_training(train_counts)
@@ -168,22 +170,23 @@ def _numbered(sets: Sequence[tuple[int, Array | None]]) -> list[Array]:
     for the same example; all different where any of the sets has no identities."""
     ends = np.cumsum([count for count, _ in sets])
     known = [identities for _, identities in sets if identities is not None]
-    if len(sets) == 1 or len(known) < len(sets):
+    if len(known) < len(sets):
         return np.split(np.arange(ends[-1]), ends[:-1])
     return np.split(np.unique(np.concatenate(known), return_inverse=True)[1], ends[:-1])
 
 
-def _mean_differences(sets: Sequence[Sequence[tuple[Correct, Correct]]], examples: Sequence[Array]) -> list[Array]:
+def _mean_differences(
+    sets: Sequence[Sequence[tuple[Correct, Correct]]], examples: Sequence[Array]
+) -> tuple[Array, Array]:
     """Per example the difference in right answers, mean over the seeds that have it, and how many these are."""
-    total = np.zeros((2, 1 + max(int(of_set.max(initial=-1)) for of_set in examples)))
-    for pairs, numbers in zip(sets, examples, strict=True):
-        total[0, numbers] += np.sum([ours.right.astype(np.int8) - theirs.right for ours, theirs in pairs], axis=0)
-        total[1, numbers] += len(pairs)
-    return [total[0] / total[1], total[1]]
+    numbers = np.concatenate(examples)
+    total = [np.sum([ours.right.astype(np.int8) - theirs.right for ours, theirs in pairs], axis=0) for pairs in sets]
+    seeds = np.bincount(numbers, np.repeat([len(pairs) for pairs in sets], [len(each) for each in examples]))
+    return np.bincount(numbers, np.concatenate(total)) / seeds, seeds
 
 
 @define(eq=False, slots=False)
-class TestSets:
+class ByGroup:
     """The test sets of several seeds by groups.
 
     Args:
@@ -220,16 +223,17 @@ class TestSets:
     @cached_property
     def shares(self) -> Array:
         """(2, S, K) the accuracy of method and control in each group; NaN in a group without examples."""
-        right = np.empty((2, *self.counts.shape))
+        right: Array = np.empty((2, *self.counts.shape))
         for s, (k, pair) in enumerate(self.seeds):
             examples, members = self.members[k]
             for side, correct in enumerate(pair):
                 right[side, s] = np.bincount(members, correct.right[examples], right.shape[2])
-        return np.divide(right, self.counts, np.full(right.shape, np.nan), where=self.counts > 0)
+        right[:, self.counts == 0] = np.nan
+        return right / np.maximum(self.counts, 1)
 
     def as_in_training(self, train_counts: Sequence[int]) -> tuple[float, float] | None:
         """The interval of train-weighted accuracy."""
-        weights = np.zeros(self.counts.shape)
+        weights: Array = np.zeros(self.counts.shape)
         weights[:, : len(train_counts)] = train_counts[: weights.shape[1]]
         weights[self.counts == 0] = 0
         weights /= np.maximum(weights.sum(1), 1)[:, None]
@@ -240,22 +244,32 @@ class TestSets:
         if not self.counts.any(1).all():
             return None
         ours, theirs = (side_of(shares, self.counts) for shares in self.shares)
+        miss = (1 - LEVEL - SCREEN) / 2
+        if ours.candidates == theirs.candidates == 1:
+            low, high = self._between(ours.choices[:, 0], theirs.choices[:, 0], miss)
+        else:
+            low, high = self._over_choices(ours, theirs, miss)
+        reported = float(np.subtract(*np.nanmin(self.shares, axis=2).mean(1)))
+        return min(low, reported), max(high, reported)
+
+    def _over_choices(self, ours: Side, theirs: Side, miss: float) -> tuple[float, float]:
+        """The interval where several choices may be the worst groups, which misses on either side with at most `miss`.
+
+        Which choices decide is found with plain standard errors; the bounds are those of `stratified`.
+        """
         (centre, deviations, variance), (other_centre, other_deviations, other_variance) = (
             self._estimates(side, each.choices) for side, each in enumerate((ours, theirs))
         )
         difference = centre[:, None] - other_centre
-        error = np.sqrt(
-            np.maximum(variance[:, None] + other_variance - 2 * deviations.T @ other_deviations, 0)
-        )  # (choices of the method, choices of the control)
-        miss = (1 - LEVEL - SCREEN) / 2
+        # (choices of the method, choices of the control)
+        error = np.sqrt(np.maximum(variance[:, None] + other_variance - 2 * deviations.T @ other_deviations, 0))
         low = difference - quantile(miss, theirs) * error
         h = int(low[:, :-1].min(0).argmax())
         high = difference + quantile(miss, ours) * error
         g = int(high[:-1].max(1).argmin())
         lower = self._between(ours.choices[:, low[:, h].argmin()], theirs.choices[:, h], miss / theirs.candidates)
         upper = self._between(ours.choices[:, g], theirs.choices[:, high[g].argmax()], miss / ours.candidates)
-        reported = float(np.subtract(*np.nanmin(self.shares, axis=2).mean(1)))
-        return min(lower[0], reported), max(upper[1], reported)
+        return lower[0], upper[1]
 
     def _estimates(self, side: int, choices: Array) -> tuple[Array, Array, Array]:
         """Of each choice (S, C) the accuracy (C,), the deviations from it by example (N, C), and the variance (C,).
@@ -265,12 +279,14 @@ class TestSets:
         seeds, added = np.arange(len(choices))[:, None], 2 / len(self.sets)
         counts = self.counts[seeds, choices] + added
         centre = (self.shares[side][seeds, choices] * (counts - added) + added / 2) / counts
-        deviations = np.zeros((1 + max(int(each.max(initial=-1)) for each in self.examples), choices.shape[1]))
+        by_set = [np.zeros((len(examples), choices.shape[1])) for examples in self.examples]
         for s, (k, pair) in enumerate(self.seeds):
-            groups = self.groups[k]
+            groups, right = self.groups[k], pair[side].right[:, None]
             member = groups[:, choices[s]] if groups.ndim == 2 else groups[:, None] == choices[s]
-            deviations[self.examples[k]] += member * ((pair[side].right[:, None] - centre[s]) / counts[s])
-        deviations /= len(choices)
+            by_set[k] += member * np.where(right, (1 - centre[s]) / counts[s], -centre[s] / counts[s])
+        deviations = np.zeros((1 + max(int(each.max(initial=-1)) for each in self.examples), choices.shape[1]))
+        for examples, of_set in zip(self.examples, by_set, strict=True):
+            np.add.at(deviations, examples, of_set / len(choices))  # a set may have an example twice
         of_added = ((centre**2 + (1 - centre) ** 2) / counts**2).mean(0) / len(self.sets) ** 2
         return centre.mean(0), deviations, (deviations**2).sum(0) + of_added
 
@@ -293,8 +309,6 @@ class TestSets:
             for side, correct in enumerate(pair):
                 values[k] += (1 - 2 * side) * weights[side, s][members] * correct.right[examples]
             of_set[:, k] += weights[:, s]
-        parts = [
-            (values[k], members + k * weights.shape[2], self.examples[k][examples])
-            for k, (examples, members) in enumerate(self.members)
-        ]
-        return stratified(*map(np.concatenate, zip(*parts, strict=True)), of_set.reshape(2, -1), level)
+        strata = np.concatenate([members + k * weights.shape[2] for k, (_, members) in enumerate(self.members)])
+        numbers = np.concatenate([self.examples[k][examples] for k, (examples, _) in enumerate(self.members)])
+        return stratified(np.concatenate(values), strata, numbers, of_set.reshape(2, -1), level)
