@@ -49,7 +49,7 @@ class Places:
     def identities(self) -> np.ndarray[Any, Any]:
         """(N,) whole numbers, equal where the places are: the numbers there are, or eight bytes of a hash of a name."""
         values = np.asarray(self.values) if isinstance(self.values, np.ndarray | range) else self.values
-        if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
+        if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.min(initial=0) >= 0:
             return values
         names = (str(value).encode("utf-8", "surrogatepass") for value in values)
         digests = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in names)
