@@ -7,6 +7,7 @@ from torch.utils.data import Dataset
 
 import evenly
 from evenly import Data, Split, Texts
+from evenly.data.contract import Places
 from evenly.engine import measure
 from evenly.engine.batches import Batches
 
@@ -172,6 +173,23 @@ CHANGES = {
     "a Dataset": lambda: Data(Rows()),
     "a label of a Dataset": lambda: Data(Rows(y=changed(Y))),
 }
+
+
+def test_fingerprints_are_those_of_earlier_versions():
+    """Runs are known by them: another one would train all of them again."""
+    x, y = torch.arange(12.0).reshape(6, 2), torch.arange(6) % 2
+    data = Data(train=(x, y, y), test=(x + 1, y, 1 - y))
+    assert (data.fingerprint(), data.fingerprint("test")) == ("664dc63017de8c72", "5299c4c91aad095d")
+
+
+def test_equal_places_have_equal_identities():
+    rows = Places(np.array([3, 5, 4]), "row")
+    assert rows.identities.tolist() == [3, 5, 4]
+    assert Places(range(7, 9), "line").identities.tolist() == [7, 8]
+    files = Places(["a/1.png", "é.png", "a/1.png"])
+    assert files.identities.dtype == np.uint64
+    assert files.identities[0] == files.identities[2] != files.identities[1]
+    assert files.at(np.array([1])).identities.tolist() == files.identities[1:2].tolist()
 
 
 def test_fingerprint_changes_with_every_change_and_with_nothing_else():

@@ -89,3 +89,10 @@ def test_the_seed_decides_the_data():
     for name in ("shortcut-digits", "partial-digits"):
         prints = [load(name, seed=seed).fingerprint() for seed in (0, 0, 1)]
         assert prints[0] == prints[1] != prints[2]
+
+
+def test_both_edges_of_an_image_and_all_seeds_have_its_number(shortcut):
+    """So that intervals over test examples take them for one."""
+    numbers = shortcut.test.places.identities
+    assert numbers.tolist() == [int(number) for number in sources(shortcut.test)]
+    assert sorted(np.bincount(numbers)[np.unique(numbers)]) == [2] * (len(numbers) // 2)

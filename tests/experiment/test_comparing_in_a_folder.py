@@ -352,3 +352,15 @@ def test_a_graph_of_another_shape_is_named(tmp_path):
         (tmp_path / "c" / "graph.json").write_text(content)
         with pytest.raises(EvenlyError, match=r"graph\.json is damaged"):
             call()
+
+
+def test_arrays_are_known_by_what_was_given_not_by_one_seeds_division(arrays, tmp_path, steps):
+    """The seeds of two calls overlap: each is trained once. Other arrays are other data."""
+    ask = {"methods": ["erm"], "out": tmp_path / "out"} | QUICK
+    compare(arrays(60), seeds=[0, 1], **ask)
+    of_two = steps()
+    table = compare(arrays(60), seeds=[1, 2], **ask)
+    assert (len(list((tmp_path / "out" / "runs").iterdir())), steps()) == (3, 3 * of_two // 2)
+    assert [row.seed for row in table.rows] == [0, 1, 2]
+    with pytest.raises(EvenlyError, match="its data differ"):
+        compare(arrays(60, seed=1), seeds=[1, 2], **ask)

@@ -67,6 +67,7 @@ def test_what_a_finished_run_leaves(data, tmp_path):
     right = run.outputs(data.test).argmax(1) == data.test.labels
     assert evenly.load(tmp_path).correct.right.tolist() == right.tolist()
     assert evenly.load(tmp_path).correct.groups.tolist() == data.test.groups.tolist()
+    assert evenly.load(tmp_path).correct.identities is None  # the user divided the data
     with np.load(tmp_path / "selection.npz", allow_pickle=False) as chosen:
         assert chosen["indices"].tolist() == run.selection.indices.tolist()
         assert chosen["times"].tolist() == [2] * hard
@@ -417,3 +418,30 @@ def test_thousands_of_groups_with_gaps_train_and_report_in_linear_time(tmp_path)
     page = (tmp_path / "run/report.html").read_text()
     assert "Of 9999 groups, the 40 where it does worst." in page
     assert page.count("<tr") < 100
+
+
+def test_a_run_keeps_which_examples_it_was_judged_on_where_evenly_divided_them(arrays, tmp_path, monkeypatch):
+    """The same example of two seeds has one identity, for all that evenly divides. Older folders have none."""
+    monkeypatch.setattr(pages, "write_report", lambda *arguments, **options: None)
+    inputs, labels, groups = arrays(60)
+    np.savez(tmp_path / "own.npz", x=inputs, y=labels, groups=groups)
+    rows = "".join(f"{x[0]},{x[1]},{y}\n" for x, y in zip(inputs.tolist(), labels.tolist(), strict=True))
+    (tmp_path / "own.csv").write_text("a,b,label\n" + rows)
+    for name, data in (
+        ("npz", tmp_path / "own.npz"),
+        ("csv", tmp_path / "own.csv"),
+        ("memory", (inputs, labels, groups)),
+    ):
+        stored = set()
+        for seed in (0, 1):
+            run = train(data, model="mlp", seed=seed, out=tmp_path / f"{name}{seed}", **QUICK)
+            correct = evenly.load(tmp_path / f"{name}{seed}").correct
+            assert labels[correct.identities.astype(int)].tolist() == correct.labels.tolist()
+            assert correct.identities.tolist() == run.correct.identities.tolist()
+            stored.add(tuple(correct.identities.tolist()))
+        assert len(stored) == 2
+    file = tmp_path / "npz0" / "predictions.npz"
+    with np.load(file) as arrays_there:
+        older = {key: arrays_there[key] for key in arrays_there.files if key != "judged_identities"}
+    np.savez(file, **older)
+    assert evenly.load(tmp_path / "npz0").correct.identities is None

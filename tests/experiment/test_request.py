@@ -198,6 +198,10 @@ def test_the_data_of_a_plan(data, arrays, tmp_path):
     assert named.fingerprint(named.data(0), 0) is None
     for own in (file, Source(arrays(), {})):
         assert own.fingerprint(own.data(3), 3) == own.fingerprint(own.data(0), 0) == own.data(0).fingerprint()
+    divided = Source(arrays(60), {})
+    assert divided.spec(divided.data(3)) == divided.spec(divided.data(0))  # each seed divides them anew
+    changed = Source((*arrays(60)[:2], arrays(60, seed=1)[2]), {})
+    assert changed.spec(changed.data(0)) != divided.spec(divided.data(0))
     with pytest.raises(EvenlyError, match="there is no data; give a Data, a name"):
         Source(None, {}).data(0)
 

@@ -64,7 +64,8 @@ def from_arrays(x: Any, y: Any, groups: Any = None, seed: int = 0) -> Data:
     names = np.unique(labels).tolist()
     way_out = "give more, or divide them yourself: evenly.Data(train=(x, y), test=(x2, y2))"
     check_classes(Path("the arrays given"), names, np.searchsorted(names, labels), split, way_out)
-    return Data(**in_splits(lambda index: _part(whole.inputs, index), labels, {}, by_group, split))
+    places = Places(np.arange(len(labels)), "row")
+    return Data(**in_splits(lambda index: _part(whole.inputs, index), labels, {}, by_group, split, places))
 
 
 def _part(inputs: Any, index: Integers) -> Any:

@@ -31,7 +31,10 @@ Count = Annotated[int, at_least(1)]
 
 @dataclass(frozen=True)
 class Places:
-    """Where examples are from, so that a user finds them again: names of files, or numbers of what `word` says."""
+    """Where examples are from, so that a user finds them again: names of files, or numbers of what `word` says.
+
+    Within one data set, what has the same place is the same example, also where seeds divide the set differently.
+    """
 
     values: Sequence[Any] | np.ndarray[Any, Any]
     word: str = ""
@@ -41,6 +44,16 @@ class Places:
 
     def __getitem__(self, i: int) -> str:
         return f"{self.word} {self.values[i]}".strip()
+
+    @property
+    def identities(self) -> np.ndarray[Any, Any]:
+        """(N,) whole numbers, equal where the places are: the numbers there are, or eight bytes of a hash of a name."""
+        values = np.asarray(self.values) if isinstance(self.values, np.ndarray | range) else self.values
+        if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.min(initial=0) >= 0:
+            return values
+        names = (str(value).encode("utf-8", "surrogatepass") for value in values)
+        digests = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in names)
+        return np.frombuffer(digests, dtype=np.uint64)
 
     def at(self, index: np.ndarray[Any, Any]) -> Places:
         """Those of the examples at `index` (M,)."""
@@ -61,7 +74,8 @@ class Split:
         evaluation_groups: what accuracy is measured by where that is not `groups`, in the same form: the 16 overlapping
             groups of CivilComments, say, beside the 512 distinct ones that a method can balance.
         texts: (N,) what the inputs were before they were turned into numbers; shown on pages.
-        places: (N,) where the examples are from; shown on pages.
+        places: (N,) where the examples are from; shown on pages, and by them test sets of several seeds know the
+            examples that they share.
     """
 
     def __init__(
@@ -240,19 +254,22 @@ class Data:
 
         Of a Dataset that has a method `fingerprint`, as evenly's own readers do, that; of another its length only.
         """
-        digest = hashlib.sha256()
-        for name, split in self.splits.items():
-            if names and name not in names:
-                continue
-            digest.update(name.encode())
-            if callable(own := getattr(split.inputs, "fingerprint", None)):
-                digest.update(str(own()).encode())
-            for array in (split.inputs, split.labels, split.groups, split.evaluation_groups):
-                if isinstance(array, Tensor | MappedRows):
-                    digest.update(str((array.dtype, tuple(array.shape))).encode())
-                    for part in pieces(array):
-                        digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return digest.hexdigest()[:16]
+        return fingerprint({name: split for name, split in self.splits.items() if not names or name in names})
+
+
+def fingerprint(splits: Mapping[str, Split]) -> str:
+    """Sixteen hex digits of splits by name; `Data.fingerprint` says what changes them."""
+    digest = hashlib.sha256()
+    for name, split in splits.items():
+        digest.update(name.encode())
+        if callable(own := getattr(split.inputs, "fingerprint", None)):
+            digest.update(str(own()).encode())
+        for array in (split.inputs, split.labels, split.groups, split.evaluation_groups):
+            if isinstance(array, Tensor | MappedRows):
+                digest.update(str((array.dtype, tuple(array.shape))).encode())
+                for part in pieces(array):
+                    digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
 
 
 def _kind(groups: Tensor | None) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenly.data.contract import Data, Share, Split
+from evenly.data.contract import Data, Places, Share, Split
 from evenly.randomness import derive, generator
 from evenly.settings import checks_options
 
@@ -28,13 +28,14 @@ CLASS_NAMES = ("0-4", "5-9")
 def shortcut_digits(rate: Share = 0.97, brightness: Share = 1.0, seed: int = 0) -> Data:
     """Digits whose bright edge agrees with the label at `rate` in training; four groups (label, edge)."""
     parts = _images(seed)
-    images, labels = parts["train"]
+    images, labels, numbers = parts["train"]
     edge = torch.where(_drawn(1 - rate, labels, seed, "shortcut"), 1 - labels, labels)
-    splits: dict[str, Any] = {"train": _split("train", images, labels, edge, brightness)}
+    splits: dict[str, Any] = {"train": _split("train", images, labels, edge, brightness, numbers)}
     for name in ("validation", "test"):
-        images, labels = parts[name]
+        images, labels, numbers = parts[name]
         both = torch.cat([torch.full_like(labels, LEFT), torch.full_like(labels, RIGHT)])
-        splits[name] = _split(name, images.repeat(2, 1, 1, 1), labels.repeat(2), both, brightness)
+        twice = images.repeat(2, 1, 1, 1), labels.repeat(2)
+        splits[name] = _split(name, *twice, both, brightness, np.tile(numbers, 2))
     return Data(
         **splits,
         name="shortcut-digits",
@@ -52,9 +53,10 @@ def shortcut_digits(rate: Share = 0.97, brightness: Share = 1.0, seed: int = 0) 
 def partial_digits(missing: Share = 0.1, brightness: Share = 1.0, seed: int = 0) -> Data:
     """Digits whose bright edge always agrees with the label, but a share `missing` has none, in all splits."""
     splits: dict[str, Any] = {}
-    for name, (images, labels) in _images(seed).items():
+    for name, (images, labels, numbers) in _images(seed).items():
         lacks = _drawn(missing, labels, seed, name)
-        splits[name] = _split(name, images, labels, torch.where(lacks, NONE, labels), brightness, lacks.long())
+        edge = torch.where(lacks, NONE, labels)
+        splits[name] = _split(name, images, labels, edge, brightness, numbers, lacks.long())
     return Data(
         **splits,
         name="partial-digits",
@@ -76,8 +78,8 @@ _OPTIONS = {
 }
 
 
-def _images(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """uint8 images (N, 1, 8, 8) and labels of each split, the digits stratified over the splits."""
+def _images(seed: int) -> dict[str, tuple[Tensor, Tensor, np.ndarray[Any, Any]]]:
+    """uint8 images (N, 1, 8, 8), labels and places in scikit-learn's set of each split, stratified by digit."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -89,7 +91,7 @@ def _images(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
     validation, test = train_test_split(rest, train_size=VALIDATION, stratify=digit[rest], random_state=state)
     half = torch.from_numpy((digit >= 5).astype(np.int64))
     return {
-        name: (images[index], half[index])
+        name: (images[index], half[index], index)
         for name, index in (("train", train), ("validation", validation), ("test", test))
     }
 
@@ -105,10 +107,17 @@ def _drawn(share: float, labels: Tensor, seed: int, purpose: str) -> Tensor:
 
 
 def _split(
-    name: str, images: Tensor, labels: Tensor, edge: Tensor, brightness: float, group: Tensor | None = None
+    name: str,
+    images: Tensor,
+    labels: Tensor,
+    edge: Tensor,
+    brightness: float,
+    numbers: np.ndarray[Any, Any],
+    group: Tensor | None = None,
 ) -> Split:
     images = images.clone()
     bright = round(255 * brightness)
     images[edge == LEFT, :, :, 0] = bright
     images[edge == RIGHT, :, :, -1] = bright
-    return Split(images, labels, 2 * labels + (edge if group is None else group), {"edge": edge}, name=name)
+    groups = 2 * labels + (edge if group is None else group)
+    return Split(images, labels, groups, {"edge": edge}, name=name, places=Places(numbers, "image"))

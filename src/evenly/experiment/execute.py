@@ -272,7 +272,8 @@ def _correct(outputs: dict[str, Tensor], data: Data, judged: str) -> Correct:
     split = data.splits[judged]
     groups = None if split.measured_groups is None else split.measured_groups.numpy()
     right = (predictions(outputs[judged]) == split.labels).numpy()
-    return Correct(right, split.labels.numpy(), groups, data.fingerprint(judged))
+    identities = None if split.places is None else split.places.identities
+    return Correct(right, split.labels.numpy(), groups, data.fingerprint(judged), identities)
 
 
 def _recorded(trained: Trained) -> Recorded | None:

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from evenly.data import DATASETS, Data, Split, Texts, dataset_options, from_arrays
 from evenly.data import load as load_data
 from evenly.data.augment import Augment
+from evenly.data.contract import fingerprint
 from evenly.data.mapped import memory_shared_by
 from evenly.engine import check_selection
 from evenly.engine.accuracy import small_group
@@ -80,7 +81,7 @@ class Source:
             return load_data(self.given, seed=seed, largest=self.largest, **self.options)
         if self.given is None:
             raise EvenlyError("there is no data; give a Data, a name from `evenly datasets`, or an .npz or .csv file")
-        if isinstance(self.given, tuple | list) and len(self.given) in (2, 3):
+        if self._is_divided:
             inputs, labels, groups = (*self.given, None)[:3]
             return from_arrays(inputs, labels, groups, seed)
         return self.given if isinstance(self.given, Data) else Data(train=self.given)
@@ -97,6 +98,8 @@ class Source:
                 log.info("images are brought to %d x %d for the CPU", self.largest, self.largest)
                 log.info("  for others: -d size=224, and --model resnet18 for a larger network")
             return DataSpec(data.name, options, place, kind="named" if named else "file")
+        if self._is_divided:  # of what was given: each seed divides it anew, and a seed has one plan in every call
+            return DataSpec(data.name, fingerprint=fingerprint({"whole": Split(*self.given)}))
         return DataSpec(data.name, fingerprint=None if self.is_function else data.fingerprint())
 
     def fingerprint(self, data: Data, seed: int) -> str | None:
@@ -104,6 +107,11 @@ class Source:
         if self.is_function or (isinstance(self.given, str | Path) and str(self.given) in DATASETS):
             return None
         return (data if seed == 0 else self.data(0)).fingerprint()
+
+    @property
+    def _is_divided(self) -> bool:
+        """Whether it is (inputs, labels[, groups]), which evenly divides by the seed."""
+        return isinstance(self.given, tuple | list) and len(self.given) in (2, 3)
 
     @property
     def is_function(self) -> bool:

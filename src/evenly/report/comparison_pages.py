@@ -32,13 +32,14 @@ HOW_TO_READ = (
     "does.",
     "Over test examples, the difference of each example is averaged over seeds. The interval is that of Agresti and "
     "Min. For a worst group, it is of the difference shown: the accuracy in the method's worst group less that in the "
-    "control's. Where that is the same group, its examples are paired. Over seeds, it is the t-interval of the "
-    "differences, paired by seed. Seeds that split one set of examples anew are not fully independent, so intervals "
-    "may be too narrow.",
+    "control's. Where that is the same group, its examples are paired. Where seeds split one set of examples anew, an "
+    "example that several of them test on counts as one. Over seeds, it is the t-interval of the differences, paired "
+    "by seed. Such seeds are not fully independent, so this one may be too narrow.",
     "The lowest accuracy of many small groups is biased down, most of all for a model whose groups are equally good. "
-    "Against such a control, a method with one bad group looks better than it is. Larger test groups make this bias "
-    "smaller. A comparison in one group chosen on validation, such as the control's worst group there, does not have "
-    "it.",
+    "Against such a control, the difference of a method with one bad group is shown too high. The interval over test "
+    "examples accounts for this: it is wider where several groups may be the worst, and the difference shown need not "
+    "be in its middle. Larger test groups make it narrower. So does a comparison in one group chosen on validation, "
+    "such as the control's worst group there.",
     "The more methods a table has, the more likely one of them looks better by chance. So where there are several, a "
     "difference is clear only if its p-value over seeds is below 0.05 after Holm's correction. The intervals are those "
     "of each method alone. How many more seeds might settle a question is a guess from the seeds there are. The "

@@ -116,7 +116,8 @@ class Run:
 
     @property
     def correct(self) -> Correct | None:
-        """Which examples of the split that it is judged on the run got right; None in folders of older versions."""
+        """Which examples of the split that it is judged on the run got right; None in folders of older versions, as
+        the examples' identities are."""
         return self._parts.correct if self.folder is None else read_correct(self.folder, self.results.judged)
 
     @property
@@ -210,10 +211,10 @@ def read_record(folder: Path) -> Recorded | None:
 def read_correct(folder: Path, judged: str) -> Correct | None:
     """Which examples of a split a run got right; the outputs beside it are not read."""
     arrays = _arrays(folder / "predictions.npz", f"{judged}_labels", *CORRECT) or {}
-    labels, right, examples, groups = (arrays.get(name) for name in (f"{judged}_labels", *CORRECT))
+    labels, right, examples, groups, identities = (arrays.get(name) for name in (f"{judged}_labels", *CORRECT))
     if labels is None or right is None or examples is None:
         return None
-    return Correct(np.unpackbits(right, count=len(labels)).astype(bool), labels, groups, str(examples))
+    return Correct(np.unpackbits(right, count=len(labels)).astype(bool), labels, groups, str(examples), identities)
 
 
 def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]] | None:

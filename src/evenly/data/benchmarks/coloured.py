@@ -68,7 +68,7 @@ def coloured_mnist(
         images = torch.zeros(len(digit), 3, *strokes.shape[1:], dtype=torch.uint8)
         images[torch.arange(len(digit)), torch.from_numpy(1 - colour)] = strokes  # channel 0 is red
         attributes = {"half": half, "colour": colour, "environment": environment, "digit": digit}
-        splits[part] = Split(images, label, 2 * label + colour, attributes, name=part)
+        splits[part] = Split(images, label, 2 * label + colour, attributes, name=part, places=split.places)
     return ImageData(
         **splits,
         name="coloured-mnist",

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from evenly.data.benchmarks.cifar import CIFAR10_CLASSES, cifar10
 from evenly.data.benchmarks.idx import FASHION_CLASSES, fashion_mnist, mnist
 from evenly.data.benchmarks.places import Folder
-from evenly.data.contract import Share, Split
+from evenly.data.contract import Places, Share, Split
 from evenly.data.images.parts import FEW_STROKES, ImageData, Integers, share_of
 from evenly.errors import EvenlyError
 from evenly.randomness import derive
@@ -150,7 +150,8 @@ def _pairs(
     picture, label, digit, drawn = np.array(sorted(rows), dtype=np.int64).T
     images = torch.cat([_square(above[torch.from_numpy(drawn)]), _square(below[torch.from_numpy(picture)])], 2)
     groups = 2 * label + (digit != label)
-    return Split(images, label, groups, {feature: label, "mnist": digit}, name=part)
+    places = Places(picture, "picture")
+    return Split(images, label, groups, {feature: label, "mnist": digit}, name=part, places=places)
 
 
 def _square(images: Tensor) -> Tensor:

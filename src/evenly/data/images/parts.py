@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenly.data.contract import Data, Split
+from evenly.data.contract import Data, Places, Split
 from evenly.errors import EvenlyError
 from evenly.randomness import derive
 
@@ -60,7 +60,8 @@ class Images:
     def part(self, index: Integers, name: str) -> Split:
         """The examples at these indices, in the order of storage."""
         attributes = {key: column[index] for key, column in self.attributes.items()}
-        return Split(rows(self.pixels, index), self.labels[index], None, attributes, name=name)
+        places = Places(index, "image")
+        return Split(rows(self.pixels, index), self.labels[index], None, attributes, name=name, places=places)
 
 
 def benchmark(
