@@ -1,0 +1,393 @@
+"""USEFUL on CIFAR-10 with the paper's recipe, from runs on a GPU that are stored in `docs/results`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evenly.papers.claims import claim, untestable
+from evenly.papers.nodes import Stored
+from evenly.papers.useful.intervals import clearly_positive, with_interval
+from evenly.runs.differences import mean
+from evenly.runs.verdict import Chart, Check, Judgement, line, measurement
+
+File = Mapping[str, Any]
+SGD, USEFUL, RANDOM = Stored("cifar10-sgd-200.json"), Stored("cifar10-useful-8.json"), Stored("cifar10-random.json")
+EARLIER, HALF = Stored("cifar10-useful-4.json"), Stored("cifar10.json")
+SEEDS_RULE = "Three seeds, as in the paper. Paired by seed"
+CHOICES = (
+    "USEFUL clusters class probabilities of the images without augmentation, in eval mode",
+    "bf16; the last epoch's weights; zero padding of 4, crop and flip",
+)
+EQUAL_COST = "random repetition has USEFUL's whole cost, the early epochs included: 207 epochs"
+NOT_RUN = "needs about {} minutes of a GPU: not run yet"
+
+
+def errors(file: File) -> list[float]:
+    """Test errors in %, by seed."""
+    return [row["test_error"] for row in file["rows"]]
+
+
+def at_the_end(file: File, *names: str) -> list[float]:
+    """A recorded quantity at the end of training, or the ratio of two, by seed."""
+    recorded = [row["recorded"][-1] for row in file["rows"]]
+    return [each[names[0]] / (each[names[1]] if len(names) > 1 else 1.0) for each in recorded]
+
+
+def lower(words: str, higher: Sequence[float], less: Sequence[float], unit: str = "points") -> list[Check]:
+    """Main: lower on every seed. Side point: the 95% interval of the difference excludes 0."""
+    gains = [a - b for a, b in zip(higher, less, strict=True)]
+    every = sum(gain > 0 for gain in gains)
+    return [
+        Check(f"{words} on every seed ({every} of {len(gains)})", every == len(gains)),
+        Check(f"{words} clearly: {with_interval(gains, unit)}", clearly_positive(gains), main=False),
+    ]
+
+
+@claim(
+    "useful/fig3-cifar10",
+    where="Figure 3, CIFAR-10: SGD and SGD with USEFUL",
+    states="USEFUL lowers SGD's test error at 1.3 times its cost.",
+    rule=f"{SEEDS_RULE}: USEFUL's error is below SGD's on every seed. Side points: the 95% interval of the difference "
+    "excludes 0; the cost is within 1.25 to 1.35.",
+    published={"SGD": "5.07±0.04", "USEFUL": "4.79±0.05", "cost": "1.3x"},
+    choices=CHOICES,
+    uses=lambda scale: {"sgd": SGD, "useful": USEFUL},
+)
+def figure_3(sgd: File, useful: File) -> Judgement:
+    costs = [row["cost_multiple"] for row in useful["rows"]]
+    near = all(1.25 <= cost <= 1.35 for cost in costs)
+    return Judgement(
+        [
+            *lower("USEFUL's error is below SGD's", errors(sgd), errors(useful)),
+            Check("the cost is within 1.25 to 1.35 on every seed", near, main=False),
+        ],
+        [
+            measurement("test error, SGD", errors(sgd), "5.07±0.04", "%"),
+            measurement("test error, USEFUL", errors(useful), "4.79±0.05", "%"),
+            measurement("cost of USEFUL over SGD's", costs, "1.3"),
+        ],
+    )
+
+
+def half_length(half: File, method: str, optimizer: str) -> list[float]:
+    """Test errors of an arm of the comparison of 100 epochs, in %."""
+    for arm in half["comparison"]["summary"]:
+        if (arm["arm"]["method"], arm["arm"]["optimizer"]) == (method, optimizer):
+            return [100 * (1 - value) for value in arm["metrics"]["accuracy"]["values"]]
+    raise KeyError(f"{method} with {optimizer}")
+
+
+@claim(
+    "useful/fig3-cifar10-sam",
+    where="Figure 3, CIFAR-10: SGD and SAM; Table 3, original data",
+    states="SAM's test error is below SGD's, and below that of SGD with USEFUL.",
+    rule=f"{SEEDS_RULE}: SAM's error is below SGD's, and below USEFUL's, on every seed. Side point: the 95% interval of "
+    "each difference excludes 0.",
+    published={"SGD": "5.07±0.04", "USEFUL": "4.79±0.05", "SAM": "4.23±0.08"},
+    fidelity="reduced: 100 epochs instead of 200; USEFUL separates at epoch 4",
+    choices=CHOICES,
+    uses=lambda scale: {"half": HALF},
+)
+def figure_3_sam(half: File) -> Judgement:
+    sgd, useful, sam = (half_length(half, *arm) for arm in (("erm", "sgd"), ("useful", "sgd"), ("erm", "sam")))
+    return Judgement(
+        [*lower("SAM's error is below SGD's", sgd, sam), *lower("SAM's error is below USEFUL's", useful, sam)],
+        [
+            measurement("test error, SGD", sgd, "5.07±0.04", "%"),
+            measurement("test error, USEFUL", useful, "4.79±0.05", "%"),
+            measurement("test error, SAM", sam, "4.23±0.08", "%"),
+        ],
+    )
+
+
+untestable(
+    "useful/fig3-cifar10-sam-useful",
+    where="Figure 3, CIFAR-10: SAM with USEFUL, and with TrivialAugment",
+    states="USEFUL lowers SAM's test error, with and without TrivialAugment, at 2.6 times SGD's cost.",
+    why=NOT_RUN.format(70),
+    published={"SAM": "4.23", "SAM+USEFUL": "4.04", "SAM+TA": "4.06", "SAM+TA+USEFUL": "3.49", "cost": "2.6x"},
+)
+untestable(
+    "useful/fig3-others",
+    where="Figure 3: CIFAR-100, STL-10, CINIC-10, Tiny-ImageNet",
+    states="USEFUL lowers the test error of SGD and of SAM on four more data sets; on STL-10 SGD with USEFUL is below SAM.",
+    why="the data are not here",
+    published={"CIFAR-100": "SGD 24.06, USEFUL 22.58, SAM 21.25, SAM+USEFUL 20.66", "others": "drawn only"},
+)
+
+
+@claim(
+    "useful/sec5.2-shares",
+    where="Section 5.2",
+    states="USEFUL repeats roughly 30% of CIFAR-10.",
+    rule="The share is within 25% to 35% on every seed, separated after 8 epochs (200 epochs) and after 4 (100 epochs).",
+    published={"CIFAR-10": "about 30%"},
+    choices=CHOICES,
+    uses=lambda scale: {"useful": USEFUL, "half": HALF},
+)
+def shares(useful: File, half: File) -> Judgement:
+    at_8 = [100 * row["results"]["chosen"] / row["results"]["data"]["sizes"]["train"] for row in useful["rows"]]
+    at_4 = [100 * selection["share"] for selection in half["selections"]]
+    return Judgement(
+        [
+            Check(f"{words}: {min(values):.1f}% to {max(values):.1f}%", all(25 <= value <= 35 for value in values))
+            for words, values in (("after 8 epochs", at_8), ("after 4 epochs", at_4))
+        ],
+        [measurement("after 8 epochs", at_8, "about 30", "%"), measurement("after 4 epochs", at_4, "about 30", "%")],
+    )
+
+
+untestable(
+    "useful/sec5.2-shares-others",
+    where="Section 5.2",
+    states="USEFUL repeats roughly 50%, 50%, 45% and 60% of CIFAR-100, STL-10, CINIC-10 and Tiny-ImageNet.",
+    why="the data are not here",
+    published={"CIFAR-100": "50%", "STL-10": "50%", "CINIC-10": "45%", "Tiny-ImageNet": "60%"},
+)
+untestable(
+    "useful/fig4",
+    where="Figure 4",
+    states="USEFUL lowers the test error of SGD and SAM with VGG19, DenseNet121 and ViT-S on CIFAR-10.",
+    why=NOT_RUN.format(450),
+    published={"VGG19, DenseNet121, ViT-S": "drawn only"},
+)
+
+
+@claim(
+    "useful/fig5",
+    where="Figure 5, CIFAR-10: SGD and SGD with USEFUL",
+    states="USEFUL lowers the L1 norm of SGD's weights.",
+    rule=f"{SEEDS_RULE}: the L1 norm is lower with USEFUL on every seed. Side point: the 95% interval of the difference "
+    "excludes 0. SAM, and CIFAR-100, were not measured.",
+    published={"L1 norm": "drawn only"},
+    choices=(*CHOICES, "the sum of the absolute values of all parameters"),
+    uses=lambda scale: {"sgd": SGD, "useful": USEFUL},
+)
+def figure_5(sgd: File, useful: File) -> Judgement:
+    norms = [at_the_end(file, "l1_norm") for file in (sgd, useful)]
+    return Judgement(
+        lower("USEFUL's L1 norm is below SGD's", *norms, unit=""),
+        [measurement(f"L1 norm, {name}", values) for name, values in zip(("SGD", "USEFUL"), norms, strict=True)],
+    )
+
+
+@claim(
+    "useful/table1",
+    where="Table 1: SGD and SGD with USEFUL",
+    states="USEFUL lowers the largest eigenvalue of the Hessian and its ratio to the fifth.",
+    rule=f"{SEEDS_RULE}: each is lower with USEFUL on every seed. Side points: the 95% intervals of the differences "
+    "exclude 0; SGD's mean largest eigenvalue is within a factor of 1.5 of the published. SAM was not measured.",
+    published={"lambda_max": "53.8, USEFUL 41.8, SAM 12.4", "lambda_max / lambda_5": "3.8, USEFUL 1.5, SAM 2.4"},
+    choices=(*CHOICES, "Hessian of the mean loss over the first 100 images of each class, eval mode, float32"),
+    uses=lambda scale: {"sgd": SGD, "useful": USEFUL},
+)
+def table_1(sgd: File, useful: File) -> Judgement:
+    largest = [at_the_end(file, "lambda_1") for file in (sgd, useful)]
+    ratios = [at_the_end(file, "lambda_1", "lambda_5") for file in (sgd, useful)]
+    level = mean(largest[0])
+    return Judgement(
+        [
+            *lower("USEFUL's largest eigenvalue is below SGD's", *largest, unit=""),
+            *lower("its ratio to the fifth is below SGD's", *ratios, unit=""),
+            Check(f"SGD's largest is near 53.8 ({level:.1f})", 53.8 / 1.5 <= level <= 53.8 * 1.5, main=False),
+        ],
+        [
+            measurement("lambda_max, SGD", largest[0], "53.8"),
+            measurement("lambda_max, USEFUL", largest[1], "41.8"),
+            measurement("lambda_max / lambda_5, SGD", ratios[0], "3.8"),
+            measurement("lambda_max / lambda_5, USEFUL", ratios[1], "1.5"),
+        ],
+    )
+
+
+@claim(
+    "useful/table2",
+    where="Table 2, CIFAR-10",
+    states="USEFUL's test error is below that of random upsampling, which does not lower SGD's.",
+    rule=f"{SEEDS_RULE}: USEFUL's error is below random upsampling's on every seed. Side points: the 95% interval of "
+    "the difference excludes 0; random upsampling's mean is not below SGD's; each mean is within 0.2 of the published.",
+    published={"SGD": "5.07±0.04", "random upsampling": "5.14±0.11", "USEFUL": "4.79±0.05"},
+    choices=(*CHOICES, EQUAL_COST),
+    uses=lambda scale: {"sgd": SGD, "random": RANDOM, "useful": USEFUL},
+)
+def table_2(sgd: File, random: File, useful: File) -> Judgement:
+    arms = {"SGD": (sgd, "5.07±0.04"), "random upsampling": (random, "5.14±0.11"), "USEFUL": (useful, "4.79±0.05")}
+    means = {name: mean(errors(file)) for name, (file, _) in arms.items()}
+    text = f"random upsampling ({means['random upsampling']:.2f}) does not lower SGD's error ({means['SGD']:.2f})"
+    levels = [
+        Check(f"{name} is within 0.2 of {published} ({means[name]:.2f})",
+              abs(means[name] - float(published.partition("±")[0])) <= 0.2, main=False)
+        for name, (_, published) in arms.items()
+    ]  # fmt: skip
+    return Judgement(
+        [
+            *lower("USEFUL's error is below random upsampling's", errors(random), errors(useful)),
+            Check(text, means["random upsampling"] >= means["SGD"], main=False),
+            *levels,
+        ],
+        [measurement(f"test error, {name}", errors(file), published, "%") for name, (file, published) in arms.items()],
+    )
+
+
+untestable(
+    "useful/table2-cifar100",
+    where="Table 2, CIFAR-100",
+    states="USEFUL's test error is below SGD's and random upsampling's.",
+    why="the data are not here",
+    published={"SGD": "24.06±0.47", "random upsampling": "24.30±1.19", "USEFUL": "22.58±0.08"},
+)
+untestable(
+    "useful/table3",
+    where="Table 3, CIFAR-10",
+    states="SAM with USEFUL has a lower test error than SAM and SAM with random upsampling.",
+    why=NOT_RUN.format(55),
+    published={"SAM": "4.23±0.08", "random upsampling": "4.17±0.03", "USEFUL": "4.04±0.06"},
+)
+untestable(
+    "useful/table3-cifar100",
+    where="Table 3, CIFAR-100",
+    states="SAM with USEFUL has a lower test error than SAM and SAM with random upsampling.",
+    why="the data are not here",
+    published={"SAM": "21.25±0.11", "random upsampling": "21.11±0.04", "USEFUL": "20.66±0.44"},
+)
+untestable(
+    "useful/table4",
+    where="Table 4",
+    states="USEFUL lowers the test error of SAM and ASAM, with and without TrivialAugment.",
+    why=NOT_RUN.format(120),
+    published={
+        "SAM, ASAM": "4.23±0.08, 4.33±0.19", "+USEFUL": "4.04±0.06, 4.09±0.10", "+TA": "4.06±0.08, 3.93±0.11",
+        "+TA+USEFUL": "3.49±0.09, 3.46±0.01",
+    },
+)  # fmt: skip
+untestable(
+    "useful/table5",
+    where="Table 5",
+    states="Repeating the hard examples is better than doubling their loss, with SGD and with SAM.",
+    why=f"{NOT_RUN.format(25)} (CIFAR-10); the data of CIFAR-100 are not here",
+    published={
+        "upweighting, CIFAR-10": "SGD 5.33±0.09, SAM 4.28±0.02", "USEFUL, CIFAR-10": "SGD 4.79±0.05, SAM 4.04±0.06",
+        "upweighting, CIFAR-100": "SGD 26.70±3.25, SAM 21.75±0.25",
+        "USEFUL, CIFAR-100": "SGD 22.58±0.08, SAM 20.66±0.44",
+    },
+)  # fmt: skip
+untestable(
+    "useful/table6",
+    where="Table 6",
+    states="Clusters choose better examples to repeat than a quantile of the loss or misclassification.",
+    why=f"{NOT_RUN.format(20)} (CIFAR-10); the data of CIFAR-100 are not here; useful/sec4-choice is on the toy data",
+    published={
+        "CIFAR-10": "quantile 5.27±0.10, misclassification 4.98±0.17, USEFUL 4.79±0.05",
+        "CIFAR-100": "quantile 23.49±0.82, misclassification 23.86±0.70, USEFUL 22.58±0.08",
+    },
+)
+untestable(
+    "useful/fig7",
+    where="Figure 7, section D.2",
+    states="USEFUL lowers the test error of a 3-layer MLP on CIFAR-10 by nearly 1 point; SGD with USEFUL is below SAM.",
+    why="needs about 15 minutes of a GPU, or a night of two cores: not run yet",
+    published={"gain": "nearly 1 point"},
+)
+
+
+@claim(
+    "useful/fig8",
+    where="Figure 8, section D.3: SGD and SGD with USEFUL",
+    states="With USEFUL fewer examples are forgotten often, and more rarely or never.",
+    rule=f"{SEEDS_RULE}: the share forgotten 20 times or more is lower with USEFUL on every seed. Side points: the 95% "
+    "interval of the difference excludes 0; the share never forgotten is higher on every seed. SAM was not measured.",
+    published={"forgetting scores": "drawn only"},
+    choices=(
+        *CHOICES,
+        "forgetting at epoch ends, without augmentation, as the paper says; often: 20 times of 200 epochs",
+    ),
+    uses=lambda scale: {"sgd": SGD, "useful": USEFUL},
+)
+def figure_8(sgd: File, useful: File) -> Judgement:
+    def share(file: File, low: int, high: float) -> list[float]:
+        counts = [row["forgotten_times"] for row in file["rows"]]
+        return [100 * sum(n for t, n in each.items() if low <= int(t) <= high) / sum(each.values()) for each in counts]
+
+    often, never = ([share(file, *part) for file in (sgd, useful)] for part in ((20, 1000), (0, 0)))
+    more = sum(after > before for before, after in zip(*never, strict=True))
+    lines = [
+        line(name, range(0, 41, 2), [mean(share(file, t, t + 1)) for t in range(0, 41, 2)])
+        for name, file in (("SGD", sgd), ("USEFUL", useful))
+    ]
+    return Judgement(
+        [
+            *lower("USEFUL's share forgotten often is below SGD's", *often),
+            Check(f"more are never forgotten ({more} of {len(never[0])} seeds)", more == len(never[0]), main=False),
+        ],
+        [
+            measurement(f"{words}, {name}", values, unit="%")
+            for words, pair in (("forgotten 20 times or more", often), ("never forgotten", never))
+            for name, values in zip(("SGD", "USEFUL"), pair, strict=True)
+        ],
+        [Chart("share of the examples, %, in twos", "times forgotten", tuple(lines))],
+    )
+
+
+untestable(
+    "useful/fig9",
+    where="Figure 9, section D.5",
+    states="On Waterbirds SAM and USEFUL lower the balanced test error; USEFUL also with a fine-tuned ResNet-50.",
+    why="the data are not here",
+    published={"SAM": "-6.21 points", "USEFUL": "-5.8 points", "ResNet-50": "drawn only"},
+)
+for place, words, minutes in (
+    ("left", "USEFUL lowers SGD's test error at batch sizes 128, 256 and 512", 60),
+    ("middle", "USEFUL lowers SGD's test error at learning rates 0.1, 0.2 and 0.4, and larger rates are worse", 60),
+    ("right", "Upsampling factors 2 to 5 lower SGD's test error, and 2 is best", 45),
+):
+    untestable(
+        f"useful/fig10-{place}",
+        where=f"Figure 10 ({place}), section D.6",
+        states=f"{words}.",
+        why=NOT_RUN.format(minutes),
+        published={"test errors": "drawn only"},
+    )
+
+
+@claim(
+    "useful/fig11a",
+    where="Figure 11a, section C.2",
+    states="At the separating epoch, about 8 on CIFAR-10, the fall of the training error has become small.",
+    rule="On every one of 3 seeds of SGD: the mean fall of the training error over epochs 7 and 8 is under 25% of the "
+    "largest fall of an epoch.",
+    published={"separating epoch": "about 8"},
+    choices=(*CHOICES, "training error with augmentation, as it is counted during the epoch; small: under 25%"),
+    uses=lambda scale: {"sgd": SGD},
+)
+def figure_11a(sgd: File) -> Judgement:
+    curves = [[100 * (1 - value) for value in row["train_accuracy"][:30]] for row in sgd["rows"]]
+    falls = [[before - after for before, after in zip(curve, curve[1:], strict=False)] for curve in curves]
+    parts = [(curve[5] - curve[7]) / 2 / max(fall) for curve, fall in zip(curves, falls, strict=True)]
+    average = [mean(values) for values in zip(*curves, strict=True)]
+    return Judgement(
+        [Check(f"under 25% on every seed (largest {max(parts):.0%})", max(parts) < 0.25)],
+        [measurement("mean fall at epochs 7 and 8 over the largest", parts)],
+        [Chart("training error, %, mean over seeds", "epoch", (line("SGD", range(1, 31), average),), marks=(8.0,))],
+    )
+
+
+@claim(
+    "useful/fig11b",
+    where="Figure 11b, section C.2",
+    states="Of the separating epochs 4, 5, 6, 7, 8 and 10, about 8 gives the lowest test error.",
+    rule=f"{SEEDS_RULE}: the error is lower separated after 8 epochs than after 4 on every seed. Side point: the 95% "
+    "interval of the difference excludes 0.",
+    published={"best": "about 8"},
+    fidelity="reduced: two of the six epochs, 4 and 8",
+    choices=CHOICES,
+    uses=lambda scale: {"early": EARLIER, "useful": USEFUL},
+)
+def figure_11b(early: File, useful: File) -> Judgement:
+    return Judgement(
+        lower("the error is lower after 8 epochs than after 4", errors(early), errors(useful)),
+        [
+            measurement("test error, separated after 4", errors(early), unit="%"),
+            measurement("test error, separated after 8", errors(useful), unit="%"),
+        ],
+    )
