@@ -123,13 +123,13 @@ def figure_2c(weak: Seeds, strong: Seeds) -> Judgement:
     where="Figure 2 (c), with a bias",
     states="With the network of the code that the toy experiment follows (Deng et al. 2023), which has a bias, the "
     "accuracy rises with beta_d.",
-    rule=f"Over 8 seeds, after 600 iterations: {ACCURACY_RULE}",
+    rule=f"Over 6 seeds, after 600 iterations: {ACCURACY_RULE}",
     published={"beta_d 0.4 against 0.2": "a clear increase, drawn only"},
     fidelity="proxy: eq. 1 has no bias; this is the network of the code that the paper's experiment follows",
     choices=("a bias for each filter, initial weights and biases 0.1 x U(-1/sqrt(50), 1/sqrt(50))", NOISE),
     uses=lambda scale: {
-        "weak": toy(scale, 0.2, seeds=8, bias=True),
-        "strong": toy(scale, 0.4, seeds=8, bias=True),
+        "weak": toy(scale, 0.2, seeds=6, bias=True),
+        "strong": toy(scale, 0.4, seeds=6, bias=True),
     },
 )
 def figure_2c_bias(weak: Seeds, strong: Seeds) -> Judgement:

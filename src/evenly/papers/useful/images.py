@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from evenly.papers.claims import claim, untestable
@@ -34,7 +35,7 @@ def at_the_end(file: File, *names: str) -> list[float]:
     return [each[names[0]] / (each[names[1]] if len(names) > 1 else 1.0) for each in recorded]
 
 
-def lower(words: str, higher: Sequence[float], less: Sequence[float], unit: str = "points") -> list[Check]:
+def lower(words: str, higher: Sequence[float], less: Sequence[float], *, unit: str = "points") -> list[Check]:
     """Main: lower on every seed. Side point: the 95% interval of the difference excludes 0."""
     gains = [a - b for a, b in zip(higher, less, strict=True)]
     every = sum(gain > 0 for gain in gains)
@@ -82,8 +83,8 @@ def half_length(half: File, method: str, optimizer: str) -> list[float]:
     "useful/fig3-cifar10-sam",
     where="Figure 3, CIFAR-10: SGD and SAM; Table 3, original data",
     states="SAM's test error is below SGD's, and below that of SGD with USEFUL.",
-    rule=f"{SEEDS_RULE}: SAM's error is below SGD's, and below USEFUL's, on every seed. Side point: the 95% interval of "
-    "each difference excludes 0.",
+    rule=f"{SEEDS_RULE}: SAM's error is below SGD's, and below USEFUL's, on every seed. Side point: the 95% interval "
+    "of each difference excludes 0.",
     published={"SGD": "5.07±0.04", "USEFUL": "4.79±0.05", "SAM": "4.23±0.08"},
     fidelity="reduced: 100 epochs instead of 200; USEFUL separates at epoch 4",
     choices=CHOICES,
@@ -111,7 +112,7 @@ untestable(
 untestable(
     "useful/fig3-others",
     where="Figure 3: CIFAR-100, STL-10, CINIC-10, Tiny-ImageNet",
-    states="USEFUL lowers the test error of SGD and of SAM on four more data sets; on STL-10 SGD with USEFUL is below SAM.",
+    states="USEFUL lowers the test error of SGD and of SAM on four more data sets; on STL-10 SGD with it is below SAM.",
     why="the data are not here",
     published={"CIFAR-100": "SGD 24.06, USEFUL 22.58, SAM 21.25, SAM+USEFUL 20.66", "others": "drawn only"},
 )
@@ -121,7 +122,7 @@ untestable(
     "useful/sec5.2-shares",
     where="Section 5.2",
     states="USEFUL repeats roughly 30% of CIFAR-10.",
-    rule="The share is within 25% to 35% on every seed, separated after 8 epochs (200 epochs) and after 4 (100 epochs).",
+    rule="The share is within 25% to 35% on every seed, separated after 8 epochs of 200 and after 4 of 100.",
     published={"CIFAR-10": "about 30%"},
     choices=CHOICES,
     uses=lambda scale: {"useful": USEFUL, "half": HALF},
@@ -158,8 +159,8 @@ untestable(
     "useful/fig5",
     where="Figure 5, CIFAR-10: SGD and SGD with USEFUL",
     states="USEFUL lowers the L1 norm of SGD's weights.",
-    rule=f"{SEEDS_RULE}: the L1 norm is lower with USEFUL on every seed. Side point: the 95% interval of the difference "
-    "excludes 0. SAM, and CIFAR-100, were not measured.",
+    rule=f"{SEEDS_RULE}: the L1 norm is lower with USEFUL on every seed. Side point: the 95% interval of the "
+    "difference excludes 0. SAM, and CIFAR-100, were not measured.",
     published={"L1 norm": "drawn only"},
     choices=(*CHOICES, "the sum of the absolute values of all parameters"),
     uses=lambda scale: {"sgd": SGD, "useful": USEFUL},
@@ -300,7 +301,7 @@ untestable(
     published={"forgetting scores": "drawn only"},
     choices=(
         *CHOICES,
-        "forgetting at epoch ends, without augmentation, as the paper says; often: 20 times of 200 epochs",
+        "forgetting at epoch ends, without augmentation; often: 20 times in 200 epochs",
     ),
     uses=lambda scale: {"sgd": SGD, "useful": USEFUL},
 )
@@ -362,7 +363,7 @@ for place, words, minutes in (
 )
 def figure_11a(sgd: File) -> Judgement:
     curves = [[100 * (1 - value) for value in row["train_accuracy"][:30]] for row in sgd["rows"]]
-    falls = [[before - after for before, after in zip(curve, curve[1:], strict=False)] for curve in curves]
+    falls = [[before - after for before, after in pairwise(curve)] for curve in curves]
     parts = [(curve[5] - curve[7]) / 2 / max(fall) for curve, fall in zip(curves, falls, strict=True)]
     average = [mean(values) for values in zip(*curves, strict=True)]
     return Judgement(

@@ -78,15 +78,15 @@ def network_facts() -> dict[str, Any]:
     where="Section C.1, networks",
     states="Pre-activation ResNet-18 and 34; the official VGG19 and DenseNet121; an MLP of 3 layers, 512 wide, dropout "
     "0.1; a ViT of width 768, depth 8, MLP 2304, patches of 4.",
-    rule="The networks have these shapes; the ResNets have 11.2 and 21.3 million weights. Side point: VGG19 and DenseNet121 "
-    "have as many weights as PyTorch's with 10 classes, 139.6 and 7.0 million.",
+    rule="The networks have these shapes; the ResNets have 11.2 and 21.3 million weights. Side point: VGG19 and "
+    "DenseNet121 have as many weights as PyTorch's with 10 classes, 139.6 and 7.0 million.",
     published={"MLP": "3 layers, 512, dropout 0.1", "ViT": "768, 8, 8, 2304, patch 4"},
     choices=("VGG19 has BatchNorm and a linear head, DenseNet121 a stem for small images; others by option",),
     uses=lambda scale: {"facts": computed(network_facts)},
 )
 def networks(facts: Mapping[str, Any]) -> Judgement:
     millions = {name: count / 1e6 for name, count in facts["weights"].items()}
-    vit = facts["vit"]
+    vit, dense = facts["vit"], millions["densenet121"]
     shape = (vit["width"], vit["depth"], vit["patch"]) == (768, 8, 4) and [768, 2304] in vit["layers"]
     return Judgement(
         [
@@ -95,8 +95,7 @@ def networks(facts: Mapping[str, Any]) -> Judgement:
             Check("MLP: 512, 512, 10, dropout 0.1", facts["mlp"] == [512, 512, 10] and set(facts["dropout"]) == {0.1}),
             Check("ViT: width 768, depth 8, MLP 2304, patch 4", shape),
             Check(f"VGG19 as PyTorch's ({millions['vgg19']:.1f})", abs(millions["vgg19"] - 139.6) < 0.05, main=False),
-            Check(f"DenseNet121 as PyTorch's ({millions['densenet121']:.2f})", abs(millions["densenet121"] - 6.96) < 0.05,
-                  main=False),
+            Check(f"DenseNet121 as PyTorch's ({dense:.2f})", abs(dense - 6.96) < 0.05, main=False),
         ],
         [Measurement(f"{name}, million weights", value) for name, value in millions.items()],
     )  # fmt: skip
@@ -111,8 +110,8 @@ def recipe_facts() -> dict[str, Any]:
 @claim(
     "useful/recipe",
     where="Sections 5 and C.1, D.4",
-    states="200 epochs, batch 128, SGD with momentum 0.9, weight decay 0.0005, learning rate 0.1 divided by 10 at 50% and "
-    "75%, rho 0.1; MLP rho 0.01; ViT learning rate and rho 0.01; ASAM rho 1.",
+    states="200 epochs, batch 128, SGD with momentum 0.9, weight decay 0.0005, learning rate 0.1 divided by 10 at 50% "
+    "and 75%, rho 0.1; MLP rho 0.01; ViT learning rate and rho 0.01; ASAM rho 1.",
     rule="The recipe of each network equals the paper's, value by value.",
     published={"epochs": "200", "batch": "128", "lr": "0.1", "weight decay": "0.0005", "rho": "0.1, ASAM 1.0"},
     choices=("precision is bf16 on a GPU",),
@@ -157,8 +156,8 @@ def baseline_facts(seed: int) -> dict[str, Any]:
     where="Sections 5.4, D.4, D.6; Tables 2, 4, 5 and 6",
     states="Rivals: random upsampling, doubling the loss, the half with the larger loss (QUANTILE), the misclassified; "
     "ASAM and TrivialAugment.",
-    rule="Each is there by name; QUANTILE takes exactly the losses above the median, MISCLASSIFICATION exactly the errors; "
-    "TrivialAugment has its 14 operations.",
+    rule="Each is there by name; QUANTILE takes exactly the losses above the median, MISCLASSIFICATION exactly the "
+    "errors; TrivialAugment has its 14 operations.",
     uses=lambda scale: {"facts": computed(baseline_facts, seed=0)},
 )
 def baselines(facts: Mapping[str, Any]) -> Judgement:

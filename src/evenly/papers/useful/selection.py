@@ -154,7 +154,8 @@ def gain(erm: Sequence[Run], useful: Sequence[Run], random: Sequence[Run]) -> Ju
     ahead = [ours - other for ours, other in zip(accuracy["USEFUL"], accuracy["random"], strict=True)]
     found = []
     for run in useful:
-        lacks = load("patches", seed=run.results.seed, n=2000, beta_d=0.4).train.attributes["strong"] == 0
+        size, strength = run.results.data.sizes["train"], run.results.data.options["weak"]
+        lacks = load("patches", seed=run.results.seed, n=size, beta_d=strength).train.attributes["strong"] == 0
         assert run.selection is not None
         found.append(_found(torch.as_tensor(run.selection.indices), lacks))
     most = max(map(abs, by_chance))

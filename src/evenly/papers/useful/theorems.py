@@ -144,7 +144,8 @@ def update_errors(draws: int, seed: int) -> dict[str, Any]:
 
 
 def _between(low: Tensor, value: Tensor, high: Tensor) -> bool:
-    return bool(((low <= value * (1 + 1e-12)) & (value <= high * (1 + 1e-12))).all())
+    slack = EXACT * high.max()
+    return bool(((low <= value + slack) & (value <= high + slack)).all())
 
 
 def _updates(scale: Scale) -> dict[str, Any]:
