@@ -41,12 +41,14 @@ def learning_times(
     for alpha in alphas:
         for sigma_0 in starts:
             for lr in rates:
-                order = growth.learning_time(lr, 1.0, sigma_0, alpha)
                 path = growth.two_features(
-                    *(sigma_0 * draw), beta_strong=1.0, beta_weak=0.2, alpha=alpha, lr=lr, steps=int(order)
-                )
+                    *(sigma_0 * draw), beta_strong=1.0, beta_weak=0.2, alpha=alpha, lr=lr,
+                    steps=int(0.6 / (lr * alpha * sigma_0)),
+                )  # fmt: skip
                 t = int((path.strong.amax(1) >= 1).nonzero()[0])
-                printed = growth.learning_time(lr, 1.0, sigma_0, alpha, form="printed")
+                printed, order = (
+                    growth.learning_time(lr, 1.0, sigma_0, alpha, form=form) for form in ("printed", "corrected")
+                )
                 rows.append({"alpha": alpha, "sigma_0": sigma_0, "lr": lr, "t": t, "eq28": order, "eq5": printed})
     return rows
 

@@ -154,7 +154,7 @@ def gain(erm: Sequence[Run], useful: Sequence[Run], random: Sequence[Run]) -> Ju
     ahead = [ours - other for ours, other in zip(accuracy["USEFUL"], accuracy["random"], strict=True)]
     found = []
     for run in useful:
-        size, strength = run.results.data.sizes["train"], run.results.data.options["weak"]
+        size, strength = run.results.data.sizes["train"], run.results.data.options["beta_d"]
         lacks = load("patches", seed=run.results.seed, n=size, beta_d=strength).train.attributes["strong"] == 0
         assert run.selection is not None
         found.append(_found(torch.as_tensor(run.selection.indices), lacks))
