@@ -308,7 +308,7 @@ def test_noise_alignments_are_those_of_the_noise_patches_and_projecting_leaves_t
     noise = x[is_noise]
     assert torch.allclose(cubic.noise_alignments(w, data)[0], (noise @ w.T).abs(), atol=1e-12)
     apart = cubic.orthogonal_noise(data, features)
-    assert float((apart.own @ features.T).abs().max()) < 1e-12
+    assert float((apart.own @ features.T).abs().max()) < 1e-6  # the directions are float32
     assert torch.allclose(apart.own[0] + data.own[0] @ features.T @ features, data.own[0], atol=1e-12)
     assert apart.shared is data.shared
 

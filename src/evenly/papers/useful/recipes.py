@@ -61,13 +61,20 @@ def network_facts() -> dict[str, Any]:
             built[name] = find(name)[1](CIFAR, 10)
     vit, mlp = built["vit_s"], built["mlp_512"]
     assert isinstance(vit, ViT)
+    heads = [module.heads for module in vit.modules() if hasattr(module, "heads")]
     linear = [module for module in mlp.modules() if isinstance(module, nn.Linear)]
     widths = [
         [module.in_features, module.out_features] for module in vit.blocks[0].modules() if isinstance(module, nn.Linear)
     ]
     return {
         "weights": {name: sum(p.numel() for p in network.parameters()) for name, network in built.items()},
-        "vit": {"patch": vit.patch, "depth": len(vit.blocks), "width": vit.head.in_features, "layers": widths},
+        "vit": {
+            "patch": vit.patch,
+            "depth": len(vit.blocks),
+            "width": vit.head.in_features,
+            "layers": widths,
+            "heads": heads,
+        },
         "mlp": [module.out_features for module in linear],
         "dropout": [module.p for module in mlp.modules() if isinstance(module, nn.Dropout)],
     }
@@ -77,7 +84,7 @@ def network_facts() -> dict[str, Any]:
     "useful/networks",
     where="Section C.1, networks",
     states="Pre-activation ResNet-18 and 34; the official VGG19 and DenseNet121; an MLP of 3 layers, 512 wide, dropout "
-    "0.1; a ViT of width 768, depth 8, MLP 2304, patches of 4.",
+    "0.1; a ViT of width 768, depth 8, 8 heads, MLP 2304, patches of 4.",
     rule="The networks have these shapes; the ResNets have 11.2 and 21.3 million weights. Side point: VGG19 and "
     "DenseNet121 have as many weights as PyTorch's with 10 classes, 139.6 and 7.0 million.",
     published={"MLP": "3 layers, 512, dropout 0.1", "ViT": "768, 8, 8, 2304, patch 4"},
@@ -87,13 +94,14 @@ def network_facts() -> dict[str, Any]:
 def networks(facts: Mapping[str, Any]) -> Judgement:
     millions = {name: count / 1e6 for name, count in facts["weights"].items()}
     vit, dense = facts["vit"], millions["densenet121"]
-    shape = (vit["width"], vit["depth"], vit["patch"]) == (768, 8, 4) and [768, 2304] in vit["layers"]
+    shape = (vit["width"], vit["depth"], vit["patch"]) == (768, 8, 4) and set(vit["heads"]) == {8}
+    hidden = [768, 2304] in vit["layers"]
     return Judgement(
         [
             Check("ResNet-18: 11.2 million weights", abs(millions["preact_resnet18"] - 11.2) < 0.05),
             Check("ResNet-34: 21.3 million weights", abs(millions["preact_resnet34"] - 21.3) < 0.05),
             Check("MLP: 512, 512, 10, dropout 0.1", facts["mlp"] == [512, 512, 10] and set(facts["dropout"]) == {0.1}),
-            Check("ViT: width 768, depth 8, MLP 2304, patch 4", shape),
+            Check("ViT: width 768, depth 8, 8 heads, MLP 2304, patch 4", shape and hidden),
             Check(f"VGG19 as PyTorch's ({millions['vgg19']:.1f})", abs(millions["vgg19"] - 139.6) < 0.05, main=False),
             Check(f"DenseNet121 as PyTorch's ({dense:.2f})", abs(dense - 6.96) < 0.05, main=False),
         ],
