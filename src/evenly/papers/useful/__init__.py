@@ -11,4 +11,5 @@ from evenly.papers.useful import noise as noise
 from evenly.papers.useful import figures as figures
 from evenly.papers.useful import selection as selection
 from evenly.papers.useful import images as images
+from evenly.papers.useful import ablations as ablations
 from evenly.papers.useful import recipes as recipes
