@@ -86,7 +86,8 @@ def alignments(
         weights = result[name].pop("weights")
         test, has_easy = sets["test"]
         right = (cubic.margins(weights, test) > 0).double()
-        result[name] |= {"accuracy": 100 * right.mean(), "accuracy_without": 100 * right[~has_easy].mean()}
+        without = None if has_easy.all() else 100 * right[~has_easy].mean()
+        result[name] |= {"accuracy": 100 * right.mean(), "accuracy_without": without}
     return result
 
 
