@@ -92,6 +92,13 @@ def figure_8(sgd: File, useful: File) -> Judgement:
 
 
 untestable(
+    "useful/fig8-sam",
+    where="Figure 8: SAM",
+    states="SAM, too, has fewer examples that are forgotten often.",
+    why=NOT_RUN.format(15),
+    published={"forgetting scores": "drawn only"},
+)
+untestable(
     "useful/fig9",
     where="Figure 9, section D.5",
     states="On Waterbirds SAM and USEFUL lower the balanced test error; USEFUL also with a fine-tuned ResNet-50.",

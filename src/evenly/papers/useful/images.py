@@ -172,6 +172,15 @@ def figure_5(sgd: File, useful: File) -> Judgement:
     )
 
 
+untestable(
+    "useful/fig5-others",
+    where="Figure 5: SAM on CIFAR-10; ResNet-34 on CIFAR-100",
+    states="SAM's L1 norm is below SGD's, and USEFUL lowers it further; the same on CIFAR-100.",
+    why=f"{NOT_RUN.format(35)} (CIFAR-10); the data of CIFAR-100 are not here",
+    published={"L1 norms": "drawn only"},
+)
+
+
 @claim(
     "useful/table1",
     where="Table 1: SGD and SGD with USEFUL",
@@ -199,6 +208,15 @@ def table_1(sgd: File, useful: File) -> Judgement:
             measurement("lambda_max / lambda_5, USEFUL", ratios[1], "1.5"),
         ],
     )
+
+
+untestable(
+    "useful/table1-sam",
+    where="Table 1: SAM",
+    states="SAM's largest eigenvalue is the smallest of the three; its ratio to the fifth is between the others.",
+    why=NOT_RUN.format(15),
+    published={"lambda_max": "12.4", "lambda_max / lambda_5": "2.4"},
+)
 
 
 @claim(
