@@ -279,3 +279,48 @@ def test_settings_that_cannot_be_trained(change, message):
 def test_weights_without_a_gradient(w):
     with pytest.raises(EvenlyError, match="weights"):
         cubic.gradient(w, cubic.fold(*drawn()))
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_margins_are_the_labels_times_the_outputs(name):
+    x, labels = DATA[name]()
+    w, data = normal(6, x.shape[-1], scale=0.5), cubic.fold(x, labels)
+    margins = (2.0 * labels - 1) * ((x @ w.T) ** 3).sum((1, 2))
+    if data.own.shape[0]:  # without noise equal examples are merged
+        assert torch.allclose(cubic.margins(w, data), margins, atol=1e-12)
+    assert cubic.margins(w, data) @ data.weight == pytest.approx(float(margins.mean()), abs=1e-12)
+
+
+def test_the_perturbed_weights_are_uphill_by_rho():
+    x, labels = drawn()
+    w, data = normal(6, 7, scale=0.3), cubic.fold(x, labels)
+    moved = cubic.perturbed(w, data, 0.01)
+    assert float((moved - w).norm()) == pytest.approx(0.01)
+    assert torch.allclose((moved - w) / 0.01, oracle(w, x, labels)[1] / oracle(w, x, labels)[1].norm(), atol=1e-10)
+
+
+def test_noise_alignments_are_those_of_the_noise_patches_and_projecting_leaves_the_rest():
+    distribution = PatchDistribution(dimension=7)
+    split, features = distribution.sample(50), torch.stack(distribution.directions()).double()
+    x = split.inputs.double()
+    w, data = normal(6, 7), cubic.fold(x, split.labels)
+    is_noise = ((x @ features.T).abs().amax(2) < x.norm(dim=2) * (1 - 1e-6)) & (x != 0).any(2)
+    noise = x[is_noise]
+    assert torch.allclose(cubic.noise_alignments(w, data)[0], (noise @ w.T).abs(), atol=1e-12)
+    apart = cubic.orthogonal_noise(data, features)
+    assert float((apart.own @ features.T).abs().max()) < 1e-6  # the directions are float32
+    assert torch.allclose(apart.own[0] + data.own[0] @ features.T @ features, data.own[0], atol=1e-12)
+    assert apart.shared is data.shared
+
+
+def test_a_constant_coordinate_is_a_bias():
+    from evenly.papers.useful.dynamics import with_constant
+
+    x, labels = drawn()
+    model = CubicCNN(7, bias=True, init="uniform").double()
+    w = torch.cat([model.filters, model.bias[:, None]], 1).detach()
+    data = cubic.fold(with_constant(x), labels)
+    assert torch.allclose(cubic.margins(w, data), (2.0 * labels - 1) * model(x).detach(), atol=1e-12)
+    F.binary_cross_entropy_with_logits(model(x), labels.double()).backward()
+    gradient = torch.cat([model.filters.grad, model.bias.grad[:, None]], 1)
+    assert torch.allclose(cubic.gradient(w, data)[1], gradient, atol=1e-12)

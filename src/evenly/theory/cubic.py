@@ -22,7 +22,7 @@ of N P patches only P - 2 per example are left to multiply. Without noise a hand
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -189,6 +189,42 @@ def gradient(w: Tensor, data: Folded) -> tuple[Tensor, Tensor]:
     loss, g = _Pass(data, networks)(networks, with_loss=True)
     assert loss is not None
     return loss.view(w.shape[:-2]), g.view(w.shape)
+
+
+@torch.no_grad()
+def margins(w: Tensor, data: Folded) -> Tensor:
+    """m_i = y_i f(x_i), (n,), at w (J, d); l_i of eq. 13 is sigmoid(-m_i)."""
+    w = _checked(w, data)
+    own, shared = (((patches.to(w) @ w.mT) ** 3).sum(-1) for patches in (data.own, data.shared))
+    return own.sum(0) + shared @ data.counts.to(w)
+
+
+@torch.no_grad()
+def perturbed(w: Tensor, data: Folded, rho: float) -> Tensor:
+    """SAM's w_eps = w + rho grad L / ||grad L||_F, (J, d): eq. 33 of Nguyen et al."""
+    _, g = gradient(w, data)
+    moved: Tensor = w + rho * g / g.norm()
+    return moved
+
+
+@torch.no_grad()
+def noise_alignments(w: Tensor, data: Folded) -> Tensor:
+    """|<w_j, xi_i>|, (Q, n, J): Lemmas B.4 and B.9 of Nguyen et al. bound them. xi are the patches that are not shared.
+
+    For SAM's lemma give the weights of :func:`perturbed`.
+    """
+    w = _checked(w, data)
+    return (data.own.to(w) @ w.mT).abs()
+
+
+@torch.no_grad()
+def orthogonal_noise(data: Folded, features: Tensor) -> Folded:
+    """The same data with each example's own patches projected off orthonormal features (K, d), as the analyses assume.
+
+    In a sample from `PatchDistribution` the noise has components along the features.
+    """
+    v = features.to(data.own)
+    return replace(data, own=data.own - data.own @ v.T @ v)
 
 
 @checks_options

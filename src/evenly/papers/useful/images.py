@@ -1,0 +1,297 @@
+"""USEFUL on CIFAR-10 with the paper's recipe, from runs on a GPU that are stored in `docs/results`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evenly.papers.claims import claim, untestable
+from evenly.papers.nodes import Stored
+from evenly.papers.useful.intervals import clearly_positive, with_interval
+from evenly.runs.differences import mean
+from evenly.runs.verdict import Check, Judgement, measurement
+
+File = Mapping[str, Any]
+SGD, USEFUL, RANDOM = Stored("cifar10-sgd-200.json"), Stored("cifar10-useful-8.json"), Stored("cifar10-random.json")
+HALF = Stored("cifar10.json")
+SEEDS_RULE = "Three seeds, as in the paper. Paired by seed"
+CHOICES = (
+    "USEFUL clusters class probabilities of the images without augmentation, in eval mode",
+    "bf16; the last epoch's weights; zero padding of 4, crop and flip",
+)
+EQUAL_COST = "random repetition has USEFUL's whole cost, the early epochs included: 207 epochs"
+NOT_RUN = "needs about {} minutes of a GPU: not run yet"
+
+
+def errors(file: File) -> list[float]:
+    """Test errors in %, by seed."""
+    return [row["test_error"] for row in file["rows"]]
+
+
+def at_the_end(file: File, *names: str) -> list[float]:
+    """A recorded quantity at the end of training, or the ratio of two, by seed."""
+    recorded = [row["recorded"][-1] for row in file["rows"]]
+    return [each[names[0]] / (each[names[1]] if len(names) > 1 else 1.0) for each in recorded]
+
+
+def lower(words: str, higher: Sequence[float], less: Sequence[float], *, unit: str = "points") -> list[Check]:
+    """Main: lower on every seed. Side point: the 95% interval of the difference excludes 0."""
+    gains = [a - b for a, b in zip(higher, less, strict=True)]
+    every = sum(gain > 0 for gain in gains)
+    return [
+        Check(f"{words} on every seed ({every} of {len(gains)})", every == len(gains)),
+        Check(f"{words} clearly: {with_interval(gains, unit)}", clearly_positive(gains), main=False),
+    ]
+
+
+@claim(
+    "useful/fig3-cifar10",
+    where="Figure 3, CIFAR-10: SGD and SGD with USEFUL",
+    states="USEFUL lowers SGD's test error at 1.3 times its cost.",
+    rule=f"{SEEDS_RULE}: USEFUL's error is below SGD's on every seed. Side points: the 95% interval of the difference "
+    "excludes 0; the cost is within 1.25 to 1.35.",
+    published={"SGD": "5.07±0.04", "USEFUL": "4.79±0.05", "cost": "1.3x"},
+    choices=CHOICES,
+    uses=lambda scale: {"sgd": SGD, "useful": USEFUL},
+)
+def figure_3(sgd: File, useful: File) -> Judgement:
+    costs = [row["cost_multiple"] for row in useful["rows"]]
+    near = all(1.25 <= cost <= 1.35 for cost in costs)
+    return Judgement(
+        [
+            *lower("USEFUL's error is below SGD's", errors(sgd), errors(useful)),
+            Check("the cost is within 1.25 to 1.35 on every seed", near, main=False),
+        ],
+        [
+            measurement("test error, SGD", errors(sgd), "5.07±0.04", "%"),
+            measurement("test error, USEFUL", errors(useful), "4.79±0.05", "%"),
+            measurement("cost of USEFUL over SGD's", costs, "1.3"),
+        ],
+    )
+
+
+def half_length(half: File, method: str, optimizer: str) -> list[float]:
+    """Test errors of an arm of the comparison of 100 epochs, in %."""
+    for arm in half["comparison"]["summary"]:
+        if (arm["arm"]["method"], arm["arm"]["optimizer"]) == (method, optimizer):
+            return [100 * (1 - value) for value in arm["metrics"]["accuracy"]["values"]]
+    raise KeyError(f"{method} with {optimizer}")
+
+
+@claim(
+    "useful/fig3-cifar10-sam",
+    where="Figure 3, CIFAR-10: SGD and SAM; Table 3, original data",
+    states="SAM's test error is below SGD's, and below that of SGD with USEFUL.",
+    rule=f"{SEEDS_RULE}: SAM's error is below SGD's, and below USEFUL's, on every seed. Side point: the 95% interval "
+    "of each difference excludes 0.",
+    published={"SGD": "5.07±0.04", "USEFUL": "4.79±0.05", "SAM": "4.23±0.08"},
+    fidelity="reduced: 100 epochs instead of 200; USEFUL separates at epoch 4",
+    choices=CHOICES,
+    uses=lambda scale: {"half": HALF},
+)
+def figure_3_sam(half: File) -> Judgement:
+    sgd, useful, sam = (half_length(half, *arm) for arm in (("erm", "sgd"), ("useful", "sgd"), ("erm", "sam")))
+    return Judgement(
+        [*lower("SAM's error is below SGD's", sgd, sam), *lower("SAM's error is below USEFUL's", useful, sam)],
+        [
+            measurement("test error, SGD", sgd, "5.07±0.04", "%"),
+            measurement("test error, USEFUL", useful, "4.79±0.05", "%"),
+            measurement("test error, SAM", sam, "4.23±0.08", "%"),
+        ],
+    )
+
+
+untestable(
+    "useful/fig3-cifar10-sam-useful",
+    where="Figure 3, CIFAR-10: SAM with USEFUL, and with TrivialAugment",
+    states="USEFUL lowers SAM's test error, with and without TrivialAugment, at 2.6 times SGD's cost.",
+    why=NOT_RUN.format(70),
+    published={"SAM": "4.23", "SAM+USEFUL": "4.04", "SAM+TA": "4.06", "SAM+TA+USEFUL": "3.49", "cost": "2.6x"},
+)
+untestable(
+    "useful/fig3-others",
+    where="Figure 3: CIFAR-100, STL-10, CINIC-10, Tiny-ImageNet",
+    states="USEFUL lowers the test error of SGD and of SAM on four more data sets; on STL-10 SGD with it is below SAM.",
+    why="the data are not here",
+    published={"CIFAR-100": "SGD 24.06, USEFUL 22.58, SAM 21.25, SAM+USEFUL 20.66", "others": "drawn only"},
+)
+
+
+@claim(
+    "useful/sec5.2-shares",
+    where="Section 5.2",
+    states="USEFUL repeats roughly 30% of CIFAR-10.",
+    rule="The share is within 25% to 35% on every seed, separated after 8 epochs of 200 and after 4 of 100.",
+    published={"CIFAR-10": "about 30%"},
+    choices=CHOICES,
+    uses=lambda scale: {"useful": USEFUL, "half": HALF},
+)
+def shares(useful: File, half: File) -> Judgement:
+    at_8 = [100 * row["results"]["chosen"] / row["results"]["data"]["sizes"]["train"] for row in useful["rows"]]
+    at_4 = [100 * selection["share"] for selection in half["selections"]]
+    return Judgement(
+        [
+            Check(f"{words}: {min(values):.1f}% to {max(values):.1f}%", all(25 <= value <= 35 for value in values))
+            for words, values in (("after 8 epochs", at_8), ("after 4 epochs", at_4))
+        ],
+        [measurement("after 8 epochs", at_8, "about 30", "%"), measurement("after 4 epochs", at_4, "about 30", "%")],
+    )
+
+
+untestable(
+    "useful/sec5.2-shares-others",
+    where="Section 5.2",
+    states="USEFUL repeats roughly 50%, 50%, 45% and 60% of CIFAR-100, STL-10, CINIC-10 and Tiny-ImageNet.",
+    why="the data are not here",
+    published={"CIFAR-100": "50%", "STL-10": "50%", "CINIC-10": "45%", "Tiny-ImageNet": "60%"},
+)
+untestable(
+    "useful/fig4",
+    where="Figure 4",
+    states="USEFUL lowers the test error of SGD and SAM with VGG19, DenseNet121 and ViT-S on CIFAR-10.",
+    why=NOT_RUN.format(450),
+    published={"VGG19, DenseNet121, ViT-S": "drawn only"},
+)
+
+
+@claim(
+    "useful/fig5",
+    where="Figure 5, CIFAR-10: SGD and SGD with USEFUL",
+    states="USEFUL lowers the L1 norm of SGD's weights.",
+    rule=f"{SEEDS_RULE}: the L1 norm is lower with USEFUL on every seed. Side point: the 95% interval of the "
+    "difference excludes 0. SAM, and CIFAR-100, were not measured.",
+    published={"L1 norm": "drawn only"},
+    choices=(*CHOICES, "the sum of the absolute values of all parameters"),
+    uses=lambda scale: {"sgd": SGD, "useful": USEFUL},
+)
+def figure_5(sgd: File, useful: File) -> Judgement:
+    norms = [at_the_end(file, "l1_norm") for file in (sgd, useful)]
+    return Judgement(
+        lower("USEFUL's L1 norm is below SGD's", *norms, unit=""),
+        [measurement(f"L1 norm, {name}", values) for name, values in zip(("SGD", "USEFUL"), norms, strict=True)],
+    )
+
+
+untestable(
+    "useful/fig5-others",
+    where="Figure 5: SAM on CIFAR-10; ResNet-34 on CIFAR-100",
+    states="SAM's L1 norm is below SGD's, and USEFUL lowers it further; the same on CIFAR-100.",
+    why=f"{NOT_RUN.format(35)} (CIFAR-10); the data of CIFAR-100 are not here",
+    published={"L1 norms": "drawn only"},
+)
+
+
+@claim(
+    "useful/table1",
+    where="Table 1: SGD and SGD with USEFUL",
+    states="USEFUL lowers the largest eigenvalue of the Hessian and its ratio to the fifth.",
+    rule=f"{SEEDS_RULE}: each is lower with USEFUL on every seed. Side points: the 95% intervals of the differences "
+    "exclude 0; SGD's mean largest eigenvalue is within a factor of 1.5 of the published. SAM was not measured.",
+    published={"lambda_max": "53.8, USEFUL 41.8, SAM 12.4", "lambda_max / lambda_5": "3.8, USEFUL 1.5, SAM 2.4"},
+    choices=(*CHOICES, "Hessian of the mean loss over the first 100 images of each class, eval mode, float32"),
+    uses=lambda scale: {"sgd": SGD, "useful": USEFUL},
+)
+def table_1(sgd: File, useful: File) -> Judgement:
+    largest = [at_the_end(file, "lambda_1") for file in (sgd, useful)]
+    ratios = [at_the_end(file, "lambda_1", "lambda_5") for file in (sgd, useful)]
+    level = mean(largest[0])
+    return Judgement(
+        [
+            *lower("USEFUL's largest eigenvalue is below SGD's", *largest, unit=""),
+            *lower("its ratio to the fifth is below SGD's", *ratios, unit=""),
+            Check(f"SGD's largest is near 53.8 ({level:.1f})", 53.8 / 1.5 <= level <= 53.8 * 1.5, main=False),
+        ],
+        [
+            measurement("lambda_max, SGD", largest[0], "53.8"),
+            measurement("lambda_max, USEFUL", largest[1], "41.8"),
+            measurement("lambda_max / lambda_5, SGD", ratios[0], "3.8"),
+            measurement("lambda_max / lambda_5, USEFUL", ratios[1], "1.5"),
+        ],
+    )
+
+
+untestable(
+    "useful/table1-sam",
+    where="Table 1: SAM",
+    states="SAM's largest eigenvalue is the smallest of the three; its ratio to the fifth is between the others.",
+    why=NOT_RUN.format(15),
+    published={"lambda_max": "12.4", "lambda_max / lambda_5": "2.4"},
+)
+
+
+@claim(
+    "useful/table2",
+    where="Table 2, CIFAR-10",
+    states="USEFUL's test error is below that of random upsampling, which does not lower SGD's.",
+    rule=f"{SEEDS_RULE}: USEFUL's error is below random upsampling's on every seed. Side points: the 95% interval of "
+    "the difference excludes 0; random upsampling's mean is not below SGD's; each mean is within 0.2 of the published.",
+    published={"SGD": "5.07±0.04", "random upsampling": "5.14±0.11", "USEFUL": "4.79±0.05"},
+    choices=(*CHOICES, EQUAL_COST),
+    uses=lambda scale: {"sgd": SGD, "random": RANDOM, "useful": USEFUL},
+)
+def table_2(sgd: File, random: File, useful: File) -> Judgement:
+    arms = {"SGD": (sgd, "5.07±0.04"), "random upsampling": (random, "5.14±0.11"), "USEFUL": (useful, "4.79±0.05")}
+    means = {name: mean(errors(file)) for name, (file, _) in arms.items()}
+    text = f"random upsampling ({means['random upsampling']:.2f}) does not lower SGD's error ({means['SGD']:.2f})"
+    levels = [
+        Check(f"{name} is within 0.2 of {published} ({means[name]:.2f})",
+              abs(means[name] - float(published.partition("±")[0])) <= 0.2, main=False)
+        for name, (_, published) in arms.items()
+    ]  # fmt: skip
+    return Judgement(
+        [
+            *lower("USEFUL's error is below random upsampling's", errors(random), errors(useful)),
+            Check(text, means["random upsampling"] >= means["SGD"], main=False),
+            *levels,
+        ],
+        [measurement(f"test error, {name}", errors(file), published, "%") for name, (file, published) in arms.items()],
+    )
+
+
+@claim(
+    "useful/table2-half",
+    where="Table 2, CIFAR-10, at half the length",
+    states="USEFUL's test error is below SGD's and below that of random upsampling.",
+    rule=f"{SEEDS_RULE}: USEFUL's error is below each of the two on every seed. Side point: the 95% intervals of the "
+    "differences exclude 0.",
+    published={"SGD": "5.07±0.04", "random upsampling": "5.14±0.11", "USEFUL": "4.79±0.05"},
+    fidelity="reduced: 100 epochs instead of 200; USEFUL separates at epoch 4",
+    choices=(*CHOICES, "random repetition has USEFUL's whole cost, the early epochs included"),
+    uses=lambda scale: {"half": HALF},
+)
+def table_2_half(half: File) -> Judgement:
+    sgd, random, useful = (half_length(half, arm, "sgd") for arm in ("erm", "random_upsample", "useful"))
+    return Judgement(
+        [
+            *lower("USEFUL's error is below SGD's", sgd, useful),
+            *lower("USEFUL's error is below random upsampling's", random, useful),
+        ],
+        [
+            measurement("test error, SGD", sgd, "5.07±0.04", "%"),
+            measurement("test error, random upsampling", random, "5.14±0.11", "%"),
+            measurement("test error, USEFUL", useful, "4.79±0.05", "%"),
+        ],
+    )
+
+
+untestable(
+    "useful/table2-cifar100",
+    where="Table 2, CIFAR-100",
+    states="USEFUL's test error is below SGD's and random upsampling's.",
+    why="the data are not here",
+    published={"SGD": "24.06±0.47", "random upsampling": "24.30±1.19", "USEFUL": "22.58±0.08"},
+)
+untestable(
+    "useful/table3",
+    where="Table 3, CIFAR-10",
+    states="SAM with USEFUL has a lower test error than SAM and SAM with random upsampling.",
+    why=NOT_RUN.format(55),
+    published={"SAM": "4.23±0.08", "random upsampling": "4.17±0.03", "USEFUL": "4.04±0.06"},
+)
+untestable(
+    "useful/table3-cifar100",
+    where="Table 3, CIFAR-100",
+    states="SAM with USEFUL has a lower test error than SAM and SAM with random upsampling.",
+    why="the data are not here",
+    published={"SAM": "21.25±0.11", "random upsampling": "21.11±0.04", "USEFUL": "20.66±0.44"},
+)
