@@ -89,9 +89,9 @@ class Step:
         H = self.mean
         return np.asarray(H @ H + self.sampling * self.hessians.sandwich(np.eye(self.d)), dtype=np.float64)
 
-    @property
+    @cached_property
     def without_ascent(self) -> Step:
-        return evolve(self, ascent=0.0)
+        return evolve(self, ascent=0.0) if self.ascent else self
 
     @cached_property
     def coherence(self) -> tuple[float, float]:
@@ -292,12 +292,12 @@ def random_perturbation_mean_squares(step: Step, k: int, noise: float = 1.0) -> 
 
 
 def stationary_mean_square(step: Step, noise: float = 1.0) -> float:
-    """The limit of E||w_k||^2 under random perturbation; infinite if the mean square diverges."""
-    plain = step.without_ascent
-    matrix = _matrix(plain, step.d)
+    """The limit of E||w_k||^2 under random perturbation, over the range of H; infinite if the mean square diverges."""
+    plain = Step(step.hessians.on_range()[1], step.lr, step.batch_size)
+    matrix = _matrix(plain, plain.d)
     if np.abs(np.linalg.eigvals(matrix)).max() >= 1:
         return math.inf
-    sums = np.linalg.solve(np.eye(len(matrix)) - matrix, np.eye(step.d).ravel()).reshape(step.d, step.d)
+    sums = np.linalg.solve(np.eye(len(matrix)) - matrix, np.eye(plain.d).ravel()).reshape(plain.d, plain.d)
     return float((step.lr * noise) ** 2 * (sums * plain.squared).sum())
 
 
@@ -310,14 +310,12 @@ def equation_21(step: Step, k: int, noise: float = 1.0, form: Form = "corrected"
     The sum over t is from 1 to k as printed. A perturbation of step t is multiplied by the k - t steps after it, so it
     has to be from 0 to k - 1, where the term t = 0 is Tr I = d. The printed form can exceed the exact value.
     """
-    plain = step.without_ascent
-
-    def of_sgd(t: int) -> float:
-        squares = (1 - step.lr * step.eigenvalues) ** (2 * t)
-        return float(squares.sum()) + (theorem_c_8_3(plain, t) if t else 0.0)
-
-    times = range(1, k + 1) if form == "printed" else range(k)
-    return of_sgd(k) + (step.lr * noise * float(step.eigenvalues[0])) ** 2 * sum(map(of_sgd, times))
+    t = np.arange(k + 1)
+    shrunk = (1 - step.lr * step.eigenvalues) ** (2 * t[:, None])
+    smallest, r = step.hessians.n * step.d**5, _rate(step)
+    of_sgd = shrunk.sum(1) + np.where(t > 0, r**t / smallest, 0.0)
+    added = of_sgd[1:] if form == "printed" else of_sgd[:-1]
+    return float(of_sgd[-1] + (step.lr * noise * float(step.eigenvalues[0])) ** 2 * added.sum())
 
 
 def theorem_c_7_2(step: Step, noise: float = 1.0, form: Form = "corrected") -> float:
@@ -327,9 +325,7 @@ def theorem_c_7_2(step: Step, noise: float = 1.0, form: Form = "corrected") -> f
 
     g is the larger of alpha = max_i (1 - eta lambda_i)^2, the rate of Tr J^2k, and r. It has to be above 1.
     """
-    plain = step.without_ascent
-    r = theorem_c_8_3(plain, 1) * step.hessians.n * step.d**5
-    g = max(float(((1 - step.lr * step.eigenvalues) ** 2).max()), r)
+    g = max(float(((1 - step.lr * step.eigenvalues) ** 2).max()), _rate(step))
     if g <= 1:
         raise EvenlyError(f"the bounds do not grow, their rate is {g:.4g}; give a larger lr or a smaller batch_size")
     factor = g / (g - 1) if form == "printed" else 1 / (g - 1)
@@ -353,6 +349,12 @@ def theorem_c_7_3(step: Step, noise: float = 1.0, form: Form = "corrected") -> f
     if form == "printed":
         return scale * float(step.eigenvalues[-1]) * r / (1 - r)
     return scale * math.sqrt(step.d) * float(np.linalg.norm(plain.squared)) / (1 - r)
+
+
+def _rate(step: Step) -> float:
+    """r = (eta lambda_max(H)/sigma)^2 (n/B - 1), of SGD."""
+    share = step.lr * float(step.eigenvalues[-1]) / step.without_ascent.sigma
+    return share**2 * (step.hessians.n / step.batch_size - 1)
 
 
 def _power(map: Callable[[Array], Array], k: int, d: int) -> Array:

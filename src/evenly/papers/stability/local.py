@@ -1,0 +1,161 @@
+"""C.4, read as its title says: the loss of SGD, random perturbation and SAM that start next to constructed minima."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch.optim import SGD
+
+from evenly.papers.claims import Scale, claim
+from evenly.papers.nodes import computed
+from evenly.papers.stability.coherence_in_training import Arm
+from evenly.papers.stability.solutions import gradients
+from evenly.randomness import derive, generator, isolated
+from evenly.runs.verdict import Chart, Check, Judgement, line, measurement
+from evenly.theory import parity
+from evenly.theory.stability import Hessians, mean_square_growth, mean_square_lr
+
+D, HIDDEN, N, BATCH_SIZE, RHO, LR, EPOCHS, RUNS = 100, 50, 50, 10, 0.01, 0.01, 50, 5
+NOISE = 0.01
+MINIMA = {"(2, r) solution": 2, "(5, r) solution": 5, "memorizing solution": None}
+ALGORITHMS: dict[str, Arm] = {
+    "SGD": Arm(), "random perturbation": Arm("random_perturbation", rho=RHO), "SAM": Arm("sam", rho=RHO),
+}  # fmt: skip
+LEFT = 10.0
+"""A run has left the minimum once its loss is this many times the one it started with."""
+Found = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
+
+
+def minimum(name: str, seed: int) -> tuple[parity.TwoLayerReLU, torch.Tensor, torch.Tensor]:
+    """A network of 50 units with zero loss on 50 samples of 100 inputs, and the samples."""
+    x = torch.randint(0, 2, (N, D), generator=generator(seed, "boolean")).double() * 2 - 1
+    y, r = parity.labels(x, 2), parity.flattest_r(D)
+    C = MINIMA[name]
+    network = parity.memorizing(x, y, r, HIDDEN) if C is None else parity.solution(D, C, r, HIDDEN)
+    return network, x, y
+
+
+def curvature(name: str, seed: int) -> Hessians:
+    """The samples' Hessians of (f - y)^2 at the minimum: 2 g_i g_i^T."""
+    network, x, _ = minimum(name, seed)
+    return Hessians.rank_one(2**0.5 * gradients(network, x))
+
+
+def losses(name: str, algorithm: Literal["SGD", "random perturbation", "SAM"], times_critical: float, seed: int) -> Any:
+    """The loss before the first and after each of 50 epochs, next to a minimum; the exact growth of the mean square.
+
+    Args:
+        times_critical: the learning rate over the exact largest stable one; 0 for the paper's 0.01.
+    """
+    hessians = curvature(name, seed)
+    lr = LR if not times_critical else times_critical * mean_square_lr(hessians, BATCH_SIZE, sampling="fixed")
+    network, x, y = minimum(name, seed)
+    with torch.no_grad():
+        for k, weights in enumerate(network.parameters()):
+            weights.add_(torch.randn(weights.shape, generator=generator(seed, "noise", k)), alpha=NOISE)
+    optimizer = ALGORITHMS[algorithm].wrap(SGD(network.parameters(), lr=lr))
+
+    def mean_loss() -> float:
+        with torch.no_grad():
+            return float((network(x) - y).square().mean())
+
+    logged = [mean_loss()]
+    with isolated(derive(seed, "perturbations")):
+        for epoch in range(EPOCHS):
+            for batch in torch.randperm(N, generator=generator(seed, "order", epoch)).split(BATCH_SIZE):
+
+                def closure(batch: torch.Tensor = batch) -> torch.Tensor:
+                    optimizer.zero_grad()
+                    loss: torch.Tensor = (network(x[batch]) - y[batch]).square().mean()
+                    loss.backward()
+                    return loss
+
+                optimizer.step(closure)  # type: ignore[arg-type]
+            logged.append(mean_loss())
+            if not logged[-1] < 1e12:
+                break
+    growth = mean_square_growth(hessians, lr, BATCH_SIZE, sampling="fixed")
+    return {"loss": [float(f"{each:.6g}") for each in logged], "lr": lr, "growth": growth}
+
+
+def runs(scale: Scale, algorithms: Sequence[str], times_critical: float = 0.0) -> dict[str, Any]:
+    """Runs by minimum and algorithm, one for each seed; the start and the batches of a seed are the same for all."""
+    return {
+        name: {
+            each: [
+                computed(losses, name=name, algorithm=each, times_critical=times_critical, seed=seed)
+                for seed in scale.seeds(RUNS)
+            ]
+            for each in algorithms
+        }
+        for name in MINIMA
+    }
+
+
+def left(run: Mapping[str, Any]) -> bool:
+    """Whether the loss ever was more than 10 times the one at the start, or overflowed."""
+    return not all(loss <= LEFT * run["loss"][0] for loss in run["loss"])
+
+
+def _mean_loss(of_arm: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [statistics.fmean(each) for each in zip(*(run["loss"] for run in of_arm), strict=True)]
+
+
+@claim(
+    "stability/c4-local",
+    where="C.4, from constructed minima",
+    states="Next to minima of a 100-50-1 network, with batches of 10, rho 0.01 and lr 0.01, SGD, random perturbation "
+    "and SAM start from the same weights; the loss is logged over 50 epochs and averaged over 5 runs.",
+    rule="From the (2, r), the (5, r) and the memorizing solution at r = (d + 1)^(1/4): the linear theory says that "
+    "SGD is stable at lr 0.01, and SGD's loss is lower after 50 epochs than at the start on every run. No run of any "
+    "algorithm leaves the minimum. SAM and random perturbation hover: their last loss is above SGD's on every run.",
+    choices=(
+        "the minima: the section does not name them, its title says local",
+        "50 samples: as many as the memorizing solution has units",
+        "starting noise N(0, 0.01^2) in every weight",
+        "a run leaves the minimum if its loss is ever above 10 times the one at the start",
+    ),
+    uses=lambda scale: {"found": runs(scale, list(ALGORITHMS))},
+)
+def local_stability(found: Found) -> Judgement:
+    checks, numbers, charts = [], [], []
+    for name, arms in found.items():
+        sgd = arms["SGD"]
+        growth = max(run["growth"] for run in sgd)
+        checks.append(Check(f"{name}: stable by the linear theory (growth {growth:.5f} per step)", growth <= 1 + 1e-9))
+        falls = sum(run["loss"][-1] < run["loss"][0] for run in sgd)
+        checks.append(Check(f"{name}: SGD's loss falls ({falls} of {len(sgd)} runs)", falls == len(sgd)))
+        gone = sum(left(run) for of_arm in arms.values() for run in of_arm)
+        checks.append(Check(f"{name}: no run leaves ({gone} do)", gone == 0))
+        for each in ("random perturbation", "SAM"):
+            above = sum(a["loss"][-1] > b["loss"][-1] for a, b in zip(arms[each], sgd, strict=True))
+            checks.append(Check(f"{name}: {each} ends above SGD ({above} of {len(sgd)} runs)", above == len(sgd)))
+        numbers += [
+            measurement(f"last loss, {name}, {each}", [run["loss"][-1] for run in of_arm])
+            for each, of_arm in arms.items()
+        ]
+        lines = tuple(line(each, range(EPOCHS + 1), _mean_loss(of_arm)) for each, of_arm in arms.items())
+        charts.append(Chart(f"loss, {name}, mean over runs", "epoch", lines, log_y=True))
+    return Judgement(checks, numbers, charts)
+
+
+@claim(
+    "stability/c4-local-critical",
+    where="C.4 and C.14, from constructed minima",
+    states="The linear theory tells at which learning rates SGD stays at a minimum of the network.",
+    rule="From each of the three minima and over 5 runs: at 0.7 times the exact largest learning rate of a stable mean "
+    "square SGD never leaves, and at 1.5 times it leaves on every run.",
+    choices=("as stability/c4-local", "batches of exactly 10: the exact rate is that of fixed batches"),
+    uses=lambda scale: {"below": runs(scale, ["SGD"], 0.7), "above": runs(scale, ["SGD"], 1.5)},
+)
+def critical_learning_rate(below: Found, above: Found) -> Judgement:
+    checks, numbers = [], []
+    for name in below:
+        stays, leaves = ([left(run) for run in found[name]["SGD"]] for found in (below, above))
+        checks.append(Check(f"{name}: 0.7 times, no run leaves ({sum(stays)} do)", not any(stays)))
+        checks.append(Check(f"{name}: 1.5 times, every run leaves ({sum(leaves)} of {len(leaves)})", all(leaves)))
+        numbers.append(measurement(f"{name}: exact largest lr", [run["lr"] / 1.5 for run in above[name]["SGD"]]))
+    return Judgement(checks, numbers)
