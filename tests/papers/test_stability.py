@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ import evenly.theory.stability.phases
 from evenly.optim.perturbed import Part, Shift
 from evenly.papers.claims import Scale, all_claims
 from evenly.papers.nodes import Computation, nodes_in
-from evenly.papers.stability import local, phases, training
+from evenly.papers.stability import criteria, local, parity_solutions, phases, training
 from evenly.runs.verdict import Judgement
 from evenly.theory import parity
 from evenly.theory.stability import bounds
@@ -57,8 +58,8 @@ def test_coherence_without_the_square_root(judged: Judge, monkeypatch: pytest.Mo
 
 
 def test_sam_that_perturbs_downhill(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The 15-10-1 network over 60 epochs on 4 seeds, where SAM's lead is there already."""
-    monkeypatch.setattr(training, "C_5", replace(training.C_5, epochs=60, every=20))
+    """The 15-10-1 network over 40 epochs on 4 seeds, where SAM's lead is there already."""
+    monkeypatch.setattr(training, "C_5", replace(training.C_5, epochs=40, every=20))
     assert judged("stability/fig3", seeds=4).outcome.startswith("holds")
     along = evenly.optim.sam.along_gradient
 
@@ -86,13 +87,13 @@ def test_a_memorizing_network_with_two_equal_rows(judged: Judge, monkeypatch: py
 
 def test_phase_diagrams_without_batch_noise(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = ("stability/c3-sgd", "stability/c3-random", "stability/c3-sam")
-    assert [judged(id, seeds=1).outcome for id in ids] == ["holds"] * 3
+    assert [judged(id, seeds=2).outcome for id in ids] == ["holds"] * 3
 
     def full_batch(n: int, *arguments: Any, batch_size: int, **options: Any) -> Any:
         return quadratic_growth(n, *arguments, batch_size=n, **options)
 
     monkeypatch.setattr(evenly.theory.stability.phases, "quadratic_growth", full_batch)
-    assert [judged(id, seeds=1).outcome for id in ids] == ["does not hold"] * 3
+    assert [judged(id, seeds=2).outcome for id in ids] == ["does not hold"] * 3
 
 
 def test_the_printed_normalisation(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,8 +130,6 @@ def test_a_product_of_jacobians_without_batch_noise(judged: Judge, monkeypatch: 
 
 def test_a_criterion_without_the_measure(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """sigma taken as 1: SAM is then said to diverge where it does not."""
-    from evenly.papers.stability import criteria
-
     assert judged("stability/thmC.8.4", count=200).outcome == "holds in part"
     minimum = criteria.Minimum
 
@@ -144,12 +143,13 @@ def test_a_criterion_without_the_measure(judged: Judge, monkeypatch: pytest.Monk
 
 
 def test_theorem_3_5_without_its_deviation(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2 sqrt(d + 1) n/2^C / 2, half of the mean block alone."""
-    assert judged("stability/thm3.5", repeats=6).outcome == "holds"
+    """2 sqrt(d + 1) n/2^C / 2, half of the mean block alone; n 30 only, so that it is quick."""
+    monkeypatch.setattr(parity_solutions, "SIZES", tuple(itertools.product((5, 6, 7, 8), (1, 2, 3, 4), (30,))))
+    assert judged("stability/thm3.5", repeats=18).outcome == "holds"
     monkeypatch.setattr(
         parity, "theorem_3_5", lambda n, d, C, r=None, *, delta=0.05, form="corrected": (d + 1) ** 0.5 * n / 2**C
     )
-    assert judged("stability/thm3.5", repeats=6).outcome == "does not hold"
+    assert judged("stability/thm3.5", repeats=18).outcome == "does not hold"
 
 
 def test_theorem_3_6_and_equation_79_with_equal_samples(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:

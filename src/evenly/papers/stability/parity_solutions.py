@@ -194,7 +194,7 @@ def upper_bounds(repeats: int) -> dict[str, Any]:
                     found["at other r"] += 1
                     found["other r"] += measured > bound
                     found["printed, other r"] += measured > parity.theorem_3_5(n, d, C, r, delta=delta, form="printed")
-            if r is None and (d, n) == (8, 300):
+            if r is None and d == 8 and n == max(SIZES)[2]:
                 by_c[C].append(measured / n)
     bounds = {C: parity.theorem_3_5(300, 8, C) / 300 for C in by_c}
     by = {str(C): [statistics.fmean(values), bounds[C]] for C, values in by_c.items()}
@@ -206,8 +206,9 @@ def upper_bounds(repeats: int) -> dict[str, Any]:
     where="Theorem 3.5, C.11",
     states="With probability 1 - delta over n uniform samples, lambda_max(S) of the (C, r) solution at (d + 1)^(1/4) "
     "is at most 2 sqrt(d + 1) (n/2^C + sqrt(n (C + ln(1/delta))/2)). Solutions of fewer features are more coherent.",
-    rule="At most a share delta of 500 or more cases breaks the bound; and lambda_max(S) falls with C at d 8, n 300. "
-    "Side point: the same bound, with r^2 + (d + 1)/r^2 for 2 sqrt(d + 1), holds at r 0.5, 1 and 3.",
+    rule="At most a share 0.05 of 500 or more cases breaks the bound; and lambda_max(S) falls with C at d 8, n 300. "
+    "Side point: the same bound, with r^2 + (d + 1)/r^2 for 2 sqrt(d + 1), is broken by no larger share at r "
+    "0.5, 1 and 3.",
     choices=(DATA, "delta 0.05 and 0.5"),
     uses=lambda scale: {"found": computed(upper_bounds, repeats=6)},
 )
@@ -223,7 +224,7 @@ def theorem_3_5(found: Mapping[str, Any]) -> Judgement:
                 found["broken"] <= 0.05 * found["cases"] and found["cases"] >= 500,
             ),
             Check(f"lambda_max(S)/n falls with C ({', '.join(f'{mean:.2f}' for mean in means)})", falls),
-            Check(f"none at other r ({other} of {found['at other r']})", other == 0, main=False),
+            Check(f"at other r ({other} of {found['at other r']})", other <= 0.05 * found["at other r"], main=False),
         ],
         [
             Measurement("largest share of the bound", found["closest"]),
