@@ -18,11 +18,13 @@ from evenly.optim.perturbed import Part, Shift
 from evenly.papers.claims import Scale, all_claims
 from evenly.papers.nodes import Computation, nodes_in
 from evenly.papers.stability import criteria, local, parity_solutions, phases, training
+from evenly.papers.stability.coherence_in_training import C_5
 from evenly.runs.verdict import Judgement
 from evenly.theory import parity
-from evenly.theory.stability import bounds
+from evenly.theory.stability import Minimum, bounds
 from evenly.theory.stability.dynamics import quadratic_growth
 from evenly.theory.stability.hessians import Hessians
+from evenly.theory.stability.phases import SIGMAS
 
 Judge = Callable[..., Judgement]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -59,7 +61,7 @@ def test_coherence_without_the_square_root(judged: Judge, monkeypatch: pytest.Mo
 
 def test_sam_that_perturbs_downhill(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """The 15-10-1 network over 40 epochs on 4 seeds, where SAM's lead is there already."""
-    monkeypatch.setattr(training, "C_5", replace(training.C_5, epochs=40, every=20))
+    monkeypatch.setattr(training, "C_5", replace(C_5, epochs=40, every=20))
     assert judged("stability/fig3", seeds=4).outcome.startswith("holds")
     along = evenly.optim.sam.along_gradient
 
@@ -104,7 +106,7 @@ def test_the_printed_normalisation(judged: Judge, monkeypatch: pytest.MonkeyPatc
     def printed(n: int, sigma: int, largest: float, **options: Any) -> Any:
         return quadratic_growth(n, sigma, 2 * sigma / n, **options)
 
-    printed_set = {sigma: phases.printed_set(sigma) for sigma in phases.SIGMAS}
+    printed_set = {sigma: phases.printed_set(sigma) for sigma in SIGMAS}
     monkeypatch.setattr(evenly.theory.stability.phases, "quadratic_growth", printed)
     monkeypatch.setattr(phases, "quadratic", lambda n, sigma, largest=2.0: printed_set[sigma])
     monkeypatch.setattr(phases, "printed_set", printed_set.__getitem__)
@@ -131,12 +133,11 @@ def test_a_product_of_jacobians_without_batch_noise(judged: Judge, monkeypatch: 
 def test_a_criterion_without_the_measure(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """sigma taken as 1: SAM is then said to diverge where it does not."""
     assert judged("stability/thmC.8.4", count=200).outcome == "holds in part"
-    minimum = criteria.Minimum
 
     class Incoherent:
         @staticmethod
         def of(hessians: Hessians) -> Any:
-            return replace(minimum.of(hessians), sigma=1.0)
+            return replace(Minimum.of(hessians), sigma=1.0)
 
     monkeypatch.setattr(criteria, "Minimum", Incoherent)
     assert judged("stability/thmC.8.4", count=200).outcome == "does not hold"
