@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 
 import evenly.optim.sam
 import evenly.theory.coherence
@@ -61,7 +62,7 @@ def test_coherence_without_the_square_root(judged: Judge, monkeypatch: pytest.Mo
 
 def test_sam_that_perturbs_downhill(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """The 15-10-1 network over 40 epochs on 4 seeds, where SAM's lead is there already."""
-    monkeypatch.setattr(training, "C_5", replace(C_5, epochs=40, every=20))
+    monkeypatch.setattr(training, "C_5", evolve(C_5, epochs=40, every=20))
     assert judged("stability/fig3", seeds=4).outcome.startswith("holds")
     along = evenly.optim.sam.along_gradient
 
