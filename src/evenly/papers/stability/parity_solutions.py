@@ -104,16 +104,16 @@ def _shared(x: Tensor, C: int) -> Tensor:
     where="Theorem 3.4, C.10, last lines",
     states="The reverse is also true: a solution with a diagonal coherence matrix is a memorizing solution, as the "
     "gradients of samples that share a unit have a product that is not 0.",
-    rule="No solution of zero loss is known with a diagonal S in which two samples share a unit. Tried is the (2, 1) "
-    "solution for d = 6 and two inputs with x_1 . x_2 = -2. Side point: the reverse is true of (C, r) solutions at "
-    "r = (d + 1)^(1/4), on all inputs, d 5 to 8.",
+    rule="One counterexample refutes it. Tried is the (2, 1) solution for d = 6 on two inputs with x_1 . x_2 = -2: it "
+    "has zero loss, its two samples share a unit, and S_12 has to be above 0. Side point: S_ij is above 0 for all "
+    "samples that share a unit of (C, r) solutions at r = (d + 1)^(1/4), on all inputs, d 5 to 8.",
     uses=lambda scale: {"found": computed(converse)},
 )
 def converse_of_theorem_3_4(found: Mapping[str, Any]) -> Judgement:
     counterexample = found["off"] < 1e-12 and found["loss"] < 1e-12 and not found["memorizing"]
     return Judgement([
         Check(
-            f"the network with S_12 = {found['off']:.1e} and loss {found['loss']:.1e} is memorizing",
+            f"S_12 is above 0 where two samples share a unit ({found['off']:.1e}, at loss {found['loss']:.1e})",
             not counterexample,
         ),
         Check(
