@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-pytestmark = pytest.mark.claims
+pytestmark = pytest.mark.full_size
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from evenly import EvenlyError
-from evenly.papers.coherence_in_training import (
+from evenly.papers.stability.coherence_in_training import (
     ARMS_OF_C_4,
     C_4,
     C_5,
