@@ -162,6 +162,16 @@ def figure_5_toy(entries: Sequence[Mapping[str, Any]]) -> Judgement:
 )
 def figure_8_toy(entries: Sequence[Mapping[str, Any]]) -> Judgement:
     checks = [check for epoch in CHECKPOINTS for check in _evenness(entries, epoch, main=False)]
+    pairs = [
+        (phantom, real)
+        for epoch in CHECKPOINTS
+        for rho in LSAM_RHOS
+        for entry in [_entry(entries, epoch, rho)]
+        for phantom, real in zip(entry["phantom"]["gini"], entry["real"]["gini"], strict=True)
+    ]
+    lower = sum(phantom < real for phantom, real in pairs)
+    text = f"phantom more even than real on every seed, at every rho and checkpoint ({lower} of {len(pairs)})"
+    checks.append(Check(text, lower == len(pairs)))
     measurements = [each for epoch in CHECKPOINTS for each in _ginis(entries, epoch)]
     return Judgement(checks, measurements, [_lorenz_chart(entries, epoch) for epoch in CHECKPOINTS])
 
