@@ -47,10 +47,16 @@ def errors(
 
 
 def errors_of(
-    scale: Scale, count: int = 16, *, rhos: Sequence[float] = RHOS, complexity: float = 315.0, **setting: Any
+    scale: Scale,
+    count: int = 16,
+    first: int = 0,
+    *,
+    rhos: Sequence[float] = RHOS,
+    complexity: float = 315.0,
+    **setting: Any,
 ) -> Computation:
     """The node of `errors`; claims that ask for the same setting share it."""
-    return computed(errors, rhos=[*rhos], seeds=scale.seeds(count), complexity=complexity, **setting)
+    return computed(errors, rhos=[*rhos], seeds=scale.seeds(count, first), complexity=complexity, **setting)
 
 
 def differences(first: Sequence[float], second: Sequence[float]) -> Difference:
@@ -70,6 +76,16 @@ def is_below(difference: Difference) -> bool:
     if difference.high is None:
         return difference.pairs > 2 and difference.mean < 0
     return difference.high < 0
+
+
+def is_clear_drop(drops: Sequence[Difference]) -> bool:
+    """Whether one of several drops is clear at the 5% level, corrected for their number."""
+    return any(drop.mean > 0 and drop.p is not None and drop.p < 0.05 / len(drops) for drop in drops)
+
+
+def clearest(drops: Sequence[Difference]) -> Difference:
+    """The drop with the smallest p-value; where none is one, the largest."""
+    return min(drops, key=lambda drop: (drop.p or 0.0) if drop.mean > 0 else 2 - drop.mean)
 
 
 def in_words(difference: Difference, digits: int = 3) -> str:
