@@ -52,7 +52,7 @@ def test_lsam_by_the_wrong_norm_or_direction(judged: Judged, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("id", "seeds"), [("balanced/fig1ii", 4), ("balanced/fig4ii", 4), ("balanced/fig4i-corrected", 4)]
+    ("id", "seeds"), [("balanced/fig1ii", 8), ("balanced/fig4ii", 4), ("balanced/fig4i-corrected", 4)]
 )
 def test_a_simulator_that_perturbs_downhill(
     judged: Judged, monkeypatch: pytest.MonkeyPatch, id: str, seeds: int

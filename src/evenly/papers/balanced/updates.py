@@ -146,7 +146,7 @@ def _write(net: nn.Module, weights: Sequence[Tensor]) -> None:
 def _loss_and_gradient(net: nn.Module, weights: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[float, list[Tensor]]:
     _write(net, weights)
     loss = F.softplus(-y * net(x)[:, 0]).mean()
-    return float(loss), list(torch.autograd.grad(loss, list(net.parameters())))
+    return float(loss.detach()), list(torch.autograd.grad(loss, list(net.parameters())))
 
 
 def _apart(these: Sequence[Tensor], those: Sequence[Tensor], start: Sequence[Tensor]) -> float:
