@@ -245,7 +245,7 @@ def equation_29(found: Sequence[Mapping[str, float]]) -> Judgement:
 
 @claim(
     "balanced/eq29-corrected",
-    where="Equation 29, Appendix D, example 2",
+    where="Equation 29, Appendix D, example 2, corrected",
     states="In a two-layer linear network ||grad f||^2 = ||W x||^2 + ||v||^2 ||x||^2.",
     rule=f"{RULE}.",
     uses=_norms,
@@ -272,7 +272,7 @@ def equation_33(found: Sequence[Mapping[str, float]]) -> Judgement:
 
 @claim(
     "balanced/eq33-corrected",
-    where="Equations 32 and 33, Appendix D, example 3",
+    where="Equations 32 and 33, Appendix D, example 3, corrected",
     states="In a deep linear network ||grad f||^2 is a weighted sum of the squared norms of all representations. The "
     "weights are 1 for the input of v and ||W_{j-2}^T ... W_1^T v||^2 for that of W_{j-1}, the same for all inputs.",
     rule=f"{RULE}, and the weights do not depend on the example.",
@@ -298,7 +298,7 @@ def equation_39(found: Sequence[Mapping[str, float]]) -> Judgement:
 
 @claim(
     "balanced/eq39-corrected",
-    where="Equations 37-39, Appendix D, example 4",
+    where="Equations 37-39, Appendix D, example 4, corrected",
     states="In a ReLU network ||grad f||^2 is a weighted sum of the squared norms of all representations, with the "
     "backward signal's squared norm at each layer as weights. They depend on the input.",
     rule=f"{RULE}, and the weights depend on the example.",

@@ -81,7 +81,6 @@ def _charts(swept: Mapping[str, Any], lsam: Mapping[str, Any]) -> list[Chart]:
     rule="Over 16 seeds at the ratio 1.5: the 95% interval of the paired drop from SGD's hard error is above 0 for "
     "each. Side points: at LSAM's own ratio with rho 0.75, over 64 seeds, the smaller mean drop is at least half of "
     "the larger. At the ratio of SGD itself, 0.85, the intervals include 0: it is the ratio that matters.",
-    published={"gains": "comparable"},
     choices=(*OPEN, COMPLEXITY, V, MEDIAN, "1.5 is LSAM's ratio at rho 1.5"),
     uses=_uses,
 )
@@ -113,7 +112,6 @@ def figure_7_each(swept: Mapping[str, Any], lsam: Mapping[str, Any], at_lsam: Ma
     rule="With v*_hard / v*_easy at LSAM's ratio, over 64 seeds, at rho 0.5, 0.75, 1 and 1.5: the 95% interval "
     "of the paired difference between both effects' hard error and LSAM's is not above 0. Both together are below each "
     "effect alone at rho 0.75.",
-    published={"both effects": "match LSAM"},
     choices=(*OPEN, COMPLEXITY, V, MEDIAN),
     uses=_uses,
 )
@@ -135,7 +133,7 @@ def figure_7_both(swept: Mapping[str, Any], lsam: Mapping[str, Any], at_lsam: Ma
 
 @claim(
     "balanced/fig7-both-corrected",
-    where="Figure 7, right",
+    where="Figure 7, right, corrected",
     states="Both effects together recover more than half of LSAM's gain up to rho 1. Importance weighting alone gives "
     "more than learning-rate scaling alone.",
     rule="Over 64 seeds at rho 0.5, 0.75 and 1: both recover more than half of LSAM's gain in mean error, and the "

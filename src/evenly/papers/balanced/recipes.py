@@ -52,7 +52,6 @@ def composite_network(seed: int) -> dict[str, Any]:
     "0 to 0.2.",
     rule="On random images the network differs from the printed layers by less than 1e-12. The recipe has these "
     "values. The stored runs have them too, and cover the whole grid.",
-    published={name: str(value) for name, value in COMPOSITE_RECIPE.items()},
     choices=("a mean for each colour: the paper says the mean pixel value",),
     uses=lambda scale: {
         "found": computed(composite_network, seed=0),
@@ -93,7 +92,6 @@ def grouped_recipe() -> dict[str, Any]:
     "augmented by crops of 70 to 100% of the area and flips at 96 px.",
     rule="The recipe has these values, its lr is one of the paper's sweep, and that augmentation can be asked for by "
     "name.",
-    published={**{name: str(value) for name, value in GROUPED_RECIPE.items()}, "lr": "0.0005, 0.001, 0.005 or 0.01"},
     uses=lambda scale: {"found": computed(grouped_recipe)},
 )
 def appendix_b_photographs(found: Mapping[str, Any]) -> Judgement:

@@ -209,7 +209,7 @@ STEP_RULE = (
 
 @claim(
     "balanced/eq3-corrected",
-    where="Equation 3, Section 3.2",
+    where="Equation 3, Section 3.2, corrected",
     states="SAM is SGD with the gradient of the batch's mean loss taken at the phantom weights w + rho g / ||g||.",
     rule=STEP_RULE,
     uses=lambda scale: {"steps": computed(optimizer_steps, optimizer="sam")},
@@ -297,7 +297,7 @@ def equation_6(parts: Sequence[Mapping[str, float]]) -> Judgement:
 
 @claim(
     "balanced/eq6-corrected",
-    where="Equation 6, Section 6.2",
+    where="Equation 6, Section 6.2, corrected",
     states="The gradient by theta is -y_i lambda_i (v_easy grad Phi_easy + v_hard grad Phi_hard): a weight per example "
     "times a sum of feature gradients.",
     rule=f"On 20 random networks and batches it differs from the loss's gradient by less than {EXACT:g} of its length.",
@@ -321,7 +321,7 @@ def equations_10_to_12(parts: Sequence[Mapping[str, float]]) -> Judgement:
 
 @claim(
     "balanced/eqs10-12-corrected",
-    where="Equations 7-12, Section 6.2 and Appendix C",
+    where="Equations 7-12, Section 6.2 and Appendix C, corrected",
     states="With mean_i -y_i in place of the sum, the interventions are SGD with v* in one term or in both.",
     rule=f"With v* = v they differ from SGD's gradient by less than {EXACT:g} of its length, on 20 random networks. So "
     "does the simulator's step from each equation with v* = (1, 1.7).",
