@@ -159,6 +159,32 @@ def test_the_step_is_that_of_the_optimizer_evenly_lsam(path: spiral.Trajectory):
         torch.testing.assert_close(result[1], expected[0].detach(), rtol=0, atol=1e-10)
 
 
+def test_with_all_weights_perturbed_the_step_is_that_of_the_optimizer_evenly_sam():
+    """Three runs of one call, one of them SGD, each by `evenly.SAM` around torch's SGD on the module."""
+    seeds, radii = [3, 4, 4], [0.5, 0.0, 0.2]
+    sets = examples(seeds)
+    start = spiral.initial(seeds, hidden=H, dtype=torch.float64)
+    path = spiral.train(*sets, seeds=seeds, rho=radii, lr=0.1, epochs=2, start=start, perturb="all")
+    for run, (seed, rho) in enumerate(zip(seeds, radii, strict=True)):
+        x, y = (part[run] for part in sets[0])
+        net = start.module(run)
+        base = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = evenly.SAM(base, rho=rho) if rho else base
+        order = generator(seed, "order of the spiral")
+        for batch in [part for _ in range(2) for part in torch.randperm(N, generator=order).split(5)]:
+
+            def closure(net: nn.Module = net, x: Tensor = x[batch], y: Tensor = y[batch]) -> Tensor:
+                net.zero_grad()
+                loss = F.softplus(-y * net(x)).mean()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+        for result, expected in zip(path.networks, net.parameters(), strict=True):
+            torch.testing.assert_close(result[run], expected[0].detach(), rtol=0, atol=1e-10)
+    assert torch.equal(path.real[:, 1], path.phantom[:, 1])
+
+
 def test_the_module_is_the_network(path: spiral.Trajectory):
     (x, _), _ = examples([3, 4])
     start = spiral.initial([3, 4], hidden=H, dtype=torch.float64)

@@ -103,6 +103,7 @@ def train(
     epochs: Count = 15,
     every: Count = 1,
     start: Networks | None = None,
+    perturb: Literal["last layer", "all"] = "last layer",
 ) -> Trajectory:
     """Train S networks, in the precision and on the device of the examples. Options are one value or S values.
 
@@ -118,6 +119,7 @@ def train(
         epochs: 15 is our choice; the paper gives none.
         every: epochs between recordings; the start and the end are always recorded.
         start: the initial networks; by default from `seeds`.
+        perturb: "all" is SAM, which perturbs theta as well (eq. 3); the phantom path then holds its v~.
     """
     S = len(seeds)
     if S == 0:
@@ -146,6 +148,7 @@ def train(
             torch.tensor([changes[s].effect in ("importance", "both") for s in runs], device=x.device)[:, None],
             torch.tensor([changes[s].effect in ("learning-rate", "both") for s in runs], device=x.device)[:, None],
             networks.v.new_tensor([[1.0, changes[s].v_hard] for s in runs]),
+            perturb == "all",
         )
         path = _train(
             Networks(*(part[runs] for part in networks)),
@@ -209,17 +212,20 @@ def effects(
 
 
 class _Step(NamedTuple):
-    """A step of S runs: radii (S,), rates (S,), what is fixed at v* (S, 1) and v* (S, 2)."""
+    """A step of S runs: radii (S,), rates (S,), what is fixed at v* (S, 1) and v* (S, 2); SAM instead of LSAM."""
 
     rho: Tensor
     lr: Tensor
     fix_importance: Tensor
     fix_rates: Tensor
     v_star: Tensor
+    everywhere: bool
 
     def __call__(self, networks: Networks, theta: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Move the networks by one step on a batch, x (S, 2, B, 4) and y (S, B); the phantom parameters (S, 2)."""
         v = networks.v
+        if self.everywhere and bool(self.rho.any()):
+            return self._sam(networks, theta, x, y)
         phi = feature_values(networks, x)
         fixed = phi.detach()
         v_phantom = phantom_of(v, fixed, y, self.rho)
@@ -231,6 +237,32 @@ class _Step(NamedTuple):
         with torch.no_grad():
             torch._foreach_sub_(theta, gradients)
             v.sub_(weighted_sum(fixed, scale * weight))
+        return v_phantom
+
+    def _sam(self, networks: Networks, theta: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """The same for SAM: two passes, and the norm over all weights of a run (eq. 3)."""
+
+        def gradients(v: Tensor) -> list[Tensor]:
+            phi = feature_values(networks, x)
+            weight = -y * logistic_weights(v, phi.detach(), y) / y.shape[1]
+            by_theta = torch.autograd.grad(phi, theta, weight[:, None] * v[:, :, None])
+            return [*by_theta, weighted_sum(phi.detach(), weight)]
+
+        def scaled(parts: list[Tensor], factor: Tensor) -> list[Tensor]:
+            return [part * factor.view(-1, *[1] * (part.ndim - 1)) for part in parts]
+
+        v = networks.v
+        ascent = gradients(v)
+        length = torch.stack([part.square().flatten(1).sum(1) for part in ascent]).sum(0).sqrt()
+        *shift, v_shift = scaled(ascent, self.rho / length.clamp_min(torch.finfo(v.dtype).tiny))
+        with torch.no_grad():
+            torch._foreach_add_(theta, shift)
+        v_phantom = v + v_shift
+        *step, v_step = scaled(gradients(v_phantom), self.lr)
+        with torch.no_grad():
+            torch._foreach_sub_(theta, shift)
+            torch._foreach_sub_(theta, step)
+            v.sub_(v_step)
         return v_phantom
 
 
