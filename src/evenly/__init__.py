@@ -42,6 +42,7 @@ _HOMES = {
     "record_checkpoints": "evenly.diagnose.recording",
     "train": "evenly.experiment.training",
     "compare": "evenly.experiment.comparing",
+    "reproduce": "evenly.papers.reproducing",
     "load": "evenly.runs.run",
     "load_comparison": "evenly.runs.comparison",
     "Run": "evenly.runs.run",
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from evenly.optim import LSAM as LSAM
     from evenly.optim import SAM as SAM
     from evenly.optim import RandomPerturbation as RandomPerturbation
+    from evenly.papers.reproducing import reproduce as reproduce
     from evenly.report.pages import write_report as write_report
     from evenly.runs.comparison import Comparison as Comparison
     from evenly.runs.comparison import load_comparison as load_comparison

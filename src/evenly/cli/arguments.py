@@ -59,6 +59,16 @@ RecordOptions = Annotated[
         show_default=False,
     ),
 ]
+RecipeName = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe",
+        help="Settings of a paper for this data set, e.g. pde-paper for waterbirds; `evenly datasets` names them. What "
+        "you type here takes precedence.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
@@ -71,7 +81,7 @@ ConfigFile = Annotated[
 ]
 
 
-COMMON = ("data", "model", "model_options", "options", "record", "data_options", "out")
+COMMON = ("data", "model", "model_options", "options", "record", "data_options", "recipe", "out")
 """What a config file can have beside settings, for train and compare alike."""
 
 

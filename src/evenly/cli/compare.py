@@ -18,6 +18,7 @@ from evenly.cli.arguments import (
     ModelName,
     ModelOptions,
     Out,
+    RecipeName,
     RecordOptions,
     check_names,
     config_values,
@@ -87,6 +88,7 @@ def compare(
     model_option: ModelOptions = None,
     data_option: DataOptions = None,
     record: RecordOptions = None,
+    recipe: RecipeName = None,
     config: ConfigFile = None,
     out: Out = None,
     as_json: Json = False,
@@ -112,7 +114,7 @@ def compare(
         optimizers=None if optimizers is None else names(optimizers), model=model,
         seeds=None if seeds is None else seeds_of(seeds), out=out, options=pairs_by_method(option) or None,
         sweep=sweep_values(sweep) or None, search=search_spaces(search) or None, record=pairs(record) or None,
-        model_options=pairs(model_option) or None, data_options=pairs(data_option) or None,
+        model_options=pairs(model_option) or None, data_options=pairs(data_option) or None, recipe=recipe,
     )  # fmt: skip
     values = merged(config_values(config), typed | settings)
     if is_of_a_run(values):

@@ -34,10 +34,12 @@ def datasets(as_json: Json = False) -> None:
     Example: evenly datasets
     """
     from evenly.data import DATASETS, dataset_options
+    from evenly.data.benchmarks import RECIPES
     from evenly.report.console import show_list, with_options
 
     rows = {
         name: with_options((make.__doc__ or "").splitlines()[0], dataset_options(name))
+        + (f" (recipes: {', '.join(RECIPES[name])})" if name in RECIPES else "")
         for name, make in DATASETS.items()
     }
     rows["FOLDER"] = "your own images: a folder for each class, or a file metadata.csv with file, label[, split, ...]"

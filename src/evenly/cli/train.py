@@ -17,6 +17,7 @@ from evenly.cli.arguments import (
     ModelName,
     ModelOptions,
     Out,
+    RecipeName,
     RecordOptions,
     check_names,
     config_values,
@@ -51,6 +52,7 @@ def train(
     model_option: ModelOptions = None,
     data_option: DataOptions = None,
     record: RecordOptions = None,
+    recipe: RecipeName = None,
     config: ConfigFile = None,
     seed: Annotated[
         int | None,
@@ -83,7 +85,7 @@ def train(
     typed = only_given(
         data=data, method=method, optimizer=optimizer, model=model, seed=seed, out=out, options=pairs(option) or None,
         model_options=pairs(model_option) or None, data_options=pairs(data_option) or None,
-        record=pairs(record) or None,
+        record=pairs(record) or None, recipe=recipe,
     )  # fmt: skip
     run = _run(config, config_values(config), typed | settings)
     if as_json:

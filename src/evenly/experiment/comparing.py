@@ -23,6 +23,7 @@ from evenly.errors import EvenlyError
 from evenly.experiment.arms import Asked, arms_and_controls
 from evenly.experiment.execute import device_for, largest_images
 from evenly.experiment.graph import GRAPH, GraphFile, RunNode, failures_of, graph_of, nodes_of, rows_of
+from evenly.experiment.recipes import recipe_of
 from evenly.experiment.request import (
     recording,
     report_notes,
@@ -63,6 +64,7 @@ def compare(
     search: Mapping[str, Any] | None = None,
     record: Mapping[str, Any] | Recording | None = None,
     data_options: Mapping[str, Any] | None = None,
+    recipe: str | None = None,
     out: str | Path | Callable[[Mapping[str, Any]], Path] | None = None,
     **settings: Any,
 ) -> Comparison:
@@ -83,6 +85,7 @@ def compare(
             e.g. ``{"lr": "log:1e-4:1e-1", "useful.factor": "2,3,4"}``; names as in a sweep. `trials` is what each may
             spend, in runs of ERM; `searcher` is "random" or "optuna".
         record: as for `evenly.train`, for every run.
+        recipe: as for `evenly.train`; what the paper swept over is swept, unless `sweep` is given.
         out: a folder, or a function from what its config.json will hold to a folder. Work that was interrupted there
             goes on; finished runs are not repeated. Methods, seeds and swept values may be added there call by call.
             The table, `results.json` and the page have the runs of all calls whose weights were chosen by the same rule
@@ -96,7 +99,9 @@ def compare(
         from evenly.experiment.training import new_order
 
         raise EvenlyError(new_order("compare", data, misplaced))
-    arguments, execution = split_arguments(settings)
+    paper = recipe_of(data, recipe)
+    model, data_options = paper.model if model is None else model, paper.for_data(data_options)
+    arguments, execution = split_arguments({**paper.settings, **settings})
     searching = {name: arguments.pop(name) for name in settings_of(Searching) if name in arguments}
     for name, kind, value in (
         ("methods", str | Sequence[str], methods),
@@ -109,6 +114,8 @@ def compare(
         Option(name, kind).checked(value)
     if searching and not search:
         raise EvenlyError(f"{next(iter(searching))} is of a search; give search as well, e.g. lr=log:1e-4:1e-1")
+    options = paper.for_methods([methods] if isinstance(methods, str) else methods, options)
+    sweep = sweep or {name: values for name, values in paper.sweep.items() if name not in settings}
     largest = None if model is not None or "model" in (sweep or {}) else largest_images(execution)
     place, values = source(data, data_options, arguments, largest)
     asked = Asked(

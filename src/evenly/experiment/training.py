@@ -19,6 +19,7 @@ from evenly.data import Data
 from evenly.data import load as load_data
 from evenly.errors import EvenlyError
 from evenly.experiment.execute import check_method, execute, largest_images, prepare
+from evenly.experiment.recipes import recipe_of
 from evenly.experiment.request import (
     BUDGET,
     SEED,
@@ -53,6 +54,7 @@ def train(
     budget: float | None = None,
     record: Mapping[str, Any] | Recording | None = None,
     data_options: Mapping[str, Any] | None = None,
+    recipe: str | None = None,
     out: str | Path | Callable[[Config, Mapping[str, Any]], Path] | None = None,
     progress: Callable[[float, str], None] | None = None,
     **settings: Any,
@@ -71,6 +73,8 @@ def train(
             ``{"forgetting": True, "probes": ["background"], "every": 5}``. It goes into the history; `Run.record` has
             all of it.
         data_options: options of a named data set, or of the reader of a file or folder.
+        recipe: settings of a paper by name, as "pde-paper" for "waterbirds" (`evenly.data.benchmarks.RECIPES`). What is
+            given beside it takes precedence. Values that the paper swept over are for `evenly.compare`.
         out: the run's folder, or a function from what its config.json will hold, and what was set to other values than
             the defaults, to a folder. A run that was interrupted there goes on; a finished one is read back.
         settings: any of `evenly.settings.Settings` (epochs, batch_size, lr, select, ...), `model_options`, any of
@@ -82,7 +86,9 @@ def train(
     seed = SEED.checked(seed)
     if not (progress is None or callable(progress)):
         raise EvenlyError(f"progress must be a function of the share that is done and a note, got {progress!r}")
-    arguments, execution = split_arguments(settings)
+    paper = recipe_of(data, recipe)
+    model, data_options = paper.model if model is None else model, paper.for_data(data_options)
+    arguments, execution = split_arguments({**paper.settings, **paper.options.get(method, {}), **settings})
     place, values = source(data, data_options, arguments, largest_images(execution) if model is None else None)
     with isolated(derive(seed, "train")), on_threads(1):
         loaded = place.data(seed)

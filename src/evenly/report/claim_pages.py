@@ -128,16 +128,16 @@ def _numbers(verdict: Verdict) -> Table | None:
         )
         for each in verdict.judgement.measurements
     ]
-    known = {each.name for each in verdict.judgement.measurements}
+    known = [each.name for each in verdict.judgement.measurements]
     rows += [
         Row(name, [Cell("–"), Cell(""), Cell(""), Cell(text)])
         for name, text in verdict.statement.published.items()
-        if name not in known
+        if not any(each.startswith(name) for each in known)
     ]
     if not rows:
         return None
     return Table(
-        ["", "ours", "95% interval", "seeds", "paper"], rows, "Mean ± standard deviation over seeds.", "Numbers"
+        ["quantity", "ours", "95% interval", "seeds", "paper"], rows, "Mean ± standard deviation over seeds.", "Numbers"
     )
 
 

@@ -5,7 +5,8 @@ Nothing in a file is executed, and nothing outside a folder is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from evenly.data.benchmarks import (
     celeba,
@@ -23,7 +24,7 @@ from evenly.data.benchmarks import (
 from evenly.data.benchmarks.sources import download
 from evenly.data.contract import Data
 
-__all__ = ["READERS", "download"]
+__all__ = ["READERS", "RECIPES", "download"]
 
 READERS: dict[str, Callable[..., Data]] = {
     "cifar10": cifar.cifar10,
@@ -44,3 +45,12 @@ READERS: dict[str, Callable[..., Data]] = {
     "civilcomments": civilcomments.civilcomments,
 }
 """In the order in which `evenly datasets` lists them."""
+
+RECIPES: dict[str, Mapping[str, Mapping[str, Any]]] = {
+    "waterbirds": waterbirds.RECIPES,
+    "celeba": celeba.RECIPES,
+    "civilcomments": civilcomments.RECIPES,
+    **dict.fromkeys(("pacs", "office-home", "vlcs"), domains.RECIPES),
+}
+"""Settings of papers by name, for each data set. Beside settings, a recipe may have `model`, `data_options`, `options`
+of methods, and a `sweep`."""

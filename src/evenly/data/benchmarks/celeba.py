@@ -23,6 +23,35 @@ from evenly.errors import EvenlyError, unknown
 SHARES = (0.5, 0.1)  # of train and validation among the first 10,000; the rest is the test set
 DFR = {"strengths": [3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003]}
 """The penalties that the authors of DFR choose from on CelebA."""
+RECIPES = {
+    "pde-paper": {
+        "model": "resnet50",
+        "data_options": {"size": 224},
+        "lr": 1e-2,
+        "weight_decay": 1e-4,
+        "batch_size": 128,
+        "epochs": 66,
+        "options": {"pde": {"warmup_epochs": 16, "every": 10, "add": 50}},
+    },
+    "group-dro-paper": {
+        "model": "resnet50",
+        "data_options": {"size": 224},
+        "lr": 1e-5,
+        "weight_decay": 0.1,
+        "batch_size": 128,
+        "epochs": 50,
+    },
+    "balanced-paper": {
+        "model": "resnet18",
+        "batch_size": 128,
+        "epochs": 20,
+        "schedule": "cosine",
+        "weight_decay": 1e-4,
+        "sweep": {"lr": [5e-4, 1e-3, 5e-3, 1e-2], "rho": [0.0, 0.01, 0.02, 0.05, 0.07]},
+    },
+}
+"""Settings of papers: PDE's (Deng et al. 2023, Table 8; their number of epochs is not given, 66 are five expansions),
+Group DRO's (Table 9 there), and those of Springer et al. (2024, App. B). All of them start from ImageNet's weights."""
 _ZIP = "images_89x109_jpg.zip"
 _IMAGES = "img_align_celeba"
 _LAYOUTS = {

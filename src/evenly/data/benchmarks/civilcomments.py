@@ -28,6 +28,25 @@ OVERLAPPING = f"label,{'+'.join(IDENTITIES)}"
 PDE = {"warmup_epochs": 15, "every": 2, "add": 300, "cap": 150}
 """Table 8 and App. C of Deng et al. (2023)."""
 
+RECIPES = {
+    "pde-paper": {
+        "lr": 1e-5,
+        "weight_decay": 1e-2,
+        "batch_size": 16,
+        "epochs": 25,
+        "options": {"pde": PDE},
+    },
+    "group-dro-paper": {
+        "data_options": {"groups": "label,identity_any"},
+        "lr": 1e-5,
+        "weight_decay": 1e-2,
+        "batch_size": 16,
+        "epochs": 5,
+    },
+}
+"""Settings of papers (Deng et al. 2023, Tables 8 and 10), for a fine-tuned transformer, which you name as the model.
+Their number of epochs is not given."""
+
 
 def civilcomments(folder: Folder = None, groups: str = OVERLAPPING, seed: int = 0) -> TableData:
     """CivilComments-WILDS, texts, 16 overlapping and 512 distinct groups, from `folder` or EVENLY_DATA/civilcomments.

@@ -105,6 +105,15 @@ def vlcs(
     return _left_out("vlcs", about, listing, VLCS, target, validation, size, memory, seed)
 
 
+RECIPES = {
+    "balanced-paper": {
+        "data_options": {"validation": 0.1},
+        "sweep": {"lr": [0.005, 0.01, 0.02], "rho": [0.0, 0.03, 0.05, 0.1]},
+    }
+}
+"""The grid of Springer et al. (2024, App. F.2), validated on 10% of the training domains. Its rho 0 is plain SGD."""
+
+
 def target_parts(data: Data, share: float = 0.2, seed: int = 0) -> tuple[Split, Split]:
     """The test set in two, stratified by class: one to fit a probe on, and a `share` to measure it on."""
     if data.test is None:

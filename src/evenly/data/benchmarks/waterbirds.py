@@ -19,6 +19,31 @@ _LAYOUTS = {
     "wilds": ("waterbirds_v1.0", ("metadata.csv",)),
 }
 
+RECIPES = {
+    "pde-paper": {
+        "model": "resnet50",
+        "lr": 1e-2,
+        "weight_decay": 1e-2,
+        "batch_size": 64,
+        "epochs": 300,
+        "options": {"pde": {"warmup_epochs": 140, "every": 10, "add": 10, "decay": 1e-2, "draw": "random"}},
+    },
+    "group-dro-paper": {"model": "resnet50", "lr": 1e-5, "weight_decay": 1.0, "batch_size": 128, "epochs": 300},
+    "balanced-paper": {
+        "model": "resnet18",
+        "data_options": {"size": 96},
+        "augment": "resized:scale=0.7-1",
+        "batch_size": 128,
+        "epochs": 100,
+        "schedule": "cosine",
+        "weight_decay": 1e-4,
+        "sweep": {"lr": [5e-4, 1e-3, 5e-3, 1e-2], "rho": [0.0, 0.01, 0.02, 0.05, 0.07]},
+    },
+}
+"""Settings of papers: PDE's (Deng et al. 2023, Tables 5 and 8; 300 epochs are 16 expansions, after which the authors'
+run has used 384 images), Group DRO's (Table 3 there), and those of Springer et al. (2024, App. B). All of them start
+from ImageNet's weights: give these as `model_options={"weights": FILE}`."""
+
 
 def waterbirds(folder: Folder = None, size: int = 224, memory: float = MEMORY, seed: int = 0) -> ImageData:
     """Waterbirds, uint8 (N, 3, size, size), four groups (bird, background), from `folder` or EVENLY_DATA/waterbirds.
