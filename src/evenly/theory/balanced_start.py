@@ -74,7 +74,8 @@ class Parts:
         """(N,) the patch that has nothing but a multiple of v, which noise never is."""
         along = x @ v
         beside = (x - along[..., None] * v).norm(dim=2)
-        return (beside - along.abs()).argmin(1)
+        place: Tensor = (beside - along.abs()).argmin(1)
+        return place
 
     @property
     def patches(self) -> Tensor:

@@ -14,8 +14,8 @@ Runs = Sequence[Run]
 CASE_2 = {"beta_c": 1.0, "beta_s": 0.2}
 FEATURES = ("spurious", "core")
 LEARNED, BARELY = 0.5, 0.25
-"""A feature of strength 1 counts as learned from half an alignment of 1 on; the other is barely learned below a quarter of
-its alignment."""
+"""A feature of strength 1 counts as learned from half an alignment of 1 on; the other one is barely learned below a
+quarter of that."""
 
 
 def alignment(run: Run, feature: str, epoch: int | None = None) -> float:
@@ -64,8 +64,8 @@ def _erm_figure(id: str, where: str, name: str, learned: str, states: str, seeds
         id,
         where=where,
         states=states,
-        rule=f"On every one of {seeds} seeds, after 401 iterations: the largest alignment with the {learned} feature is at "
-        f"least {LEARNED}, and that with the other one at most a quarter of it.",
+        rule=f"On every one of {seeds} seeds, after 401 iterations: the largest alignment with the {learned} feature "
+        f"is at least {LEARNED}, and that with the other one at most a quarter of it.",
         choices=(*CHOICES, "learned: half of 1/beta of the stronger feature, whose strength is 1"),
         uses=lambda scale: {"runs": [arm(name, seed, **data) for seed in scale.seeds(seeds)]},
     )
@@ -80,17 +80,19 @@ _erm_figure(
 )  # fmt: skip
 _erm_figure(
     "pde/fig3b", "Figure 3 (b)", "ERM (GD)", "core",
-    "In case 2, beta_c 1 and beta_s 0.2, ERM learns the core feature although the groups are as unbalanced.", 3, **CASE_2,
+    "In case 2, beta_c 1 and beta_s 0.2, ERM learns the core feature although the groups are as unbalanced.",
+    3, **CASE_2,
 )  # fmt: skip
 
 
 @claim(
     "pde/fig3c",
     where="Figure 3 (c)",
-    states="PDE learns the core feature in the warm-up, not the spurious one, and goes on learning it as data are added.",
+    states="PDE learns the core feature in the warm-up, not the spurious one, and goes on learning it as data are "
+    "added.",
     rule="On every one of 5 seeds: after the warm-up the core alignment is at least 1 and the spurious one at most a "
-    "quarter of it; after the expansions the core alignment is larger than after the warm-up, and the spurious one still "
-    "below it. Side point: the spurious alignment is still at most a quarter of the core one.",
+    "quarter of it; after the expansions the core alignment is larger than after the warm-up, and the spurious one "
+    "still below it. Side point: the spurious alignment is still at most a quarter of the core one.",
     choices=CHOICES,
     uses=lambda scale: {"runs": [arm("PDE", seed) for seed in scale.seeds(SEEDS)]},
 )
@@ -117,12 +119,12 @@ def _momentum_figure(id: str, where: str, learned: str, case: str, seeds: int, *
     @claim(
         id,
         where=where,
-        states=f"In {case} ERM with momentum learns the {learned} feature and barely the other, as without momentum but "
-        "faster.",
-        rule=f"On every one of {seeds} seeds, after 401 iterations: the largest alignment with the {learned} feature is at "
-        f"least {LEARNED}, that with the other one at most a quarter of it, and half of the former is reached earlier than "
-        "by gradient descent. Side point: the other one is barely learned also at the iteration where the training loss is "
-        "that of gradient descent at its end.",
+        states=f"In {case} ERM with momentum learns the {learned} feature and barely the other, as without momentum, "
+        "but faster.",
+        rule=f"On every one of {seeds} seeds, after 401 iterations: the largest alignment with the {learned} feature "
+        f"is at least {LEARNED}, that with the other one at most a quarter of it, and half of the former is reached "
+        "earlier than by gradient descent. Side point: the other one is barely learned also at the iteration where the "
+        "training loss is that of gradient descent at its end.",
         choices=CHOICES,
         uses=lambda scale: {
             name: [arm(name, seed, **data) for seed in scale.seeds(seeds)] for name in ("ERM (GD)", "ERM (GD+M)")
@@ -153,7 +155,8 @@ def _momentum_figure(id: str, where: str, learned: str, case: str, seeds: int, *
 
 def _at_loss(run: Run, loss: float) -> int:
     """The first iteration with at most this training loss; the last where there is none."""
-    return next((row["epoch"] for row in run.history if row["train_loss"] <= loss), run.history[-1]["epoch"])
+    epochs: list[int] = [row["epoch"] for row in run.history if row["train_loss"] <= loss]
+    return epochs[0] if epochs else len(run.history)
 
 
 _momentum_figure("pde/fig6a", "Figure 6, case 1", "spurious", "case 1, beta_c 0.2 and beta_s 1,", SEEDS)
@@ -172,8 +175,8 @@ def _both(*names: str) -> Any:
     where="Figure 7, Appendix A",
     states="With all data added at once after the warm-up, it is harder to go on learning the core feature: the worst "
     "group is 74.24 in place of 94.32.",
-    rule="Over 5 seeds: the spurious alignment at the end is larger than PDE's on every seed; the 95% interval of PDE minus "
-    "Warmup+All by both small groups is above 0. Side point: by the core alignment, too.",
+    rule="Over 5 seeds: the spurious alignment at the end is larger than PDE's on every seed; the 95% interval of PDE "
+    "minus Warmup+All by both small groups is above 0. Side point: by the core alignment, too.",
     published={"Warmup+All": "74.24", "PDE": "94.32 (Table 1: 93.01)"},
     choices=CHOICES,
     uses=_both("Warmup+All", "PDE"),
@@ -204,8 +207,8 @@ def figure_7(**results: Runs) -> Judgement:
 @claim(
     "pde/fig4",
     where="Figure 4, Section 4.2.3, on the synthetic data",
-    states="If the momentum is reset after the warm-up, the network rapidly takes up the spurious feature and the worst "
-    "group falls.",
+    states="If the momentum is reset after the warm-up, the network rapidly takes up the spurious feature and the "
+    "worst group falls.",
     rule="Over 5 seeds of PDE: the 95% interval of kept minus reset by the worst of the four groups is above 0. Side "
     "point: the spurious alignment 100 iterations after the warm-up is larger with the reset on every seed.",
     choices=CHOICES,

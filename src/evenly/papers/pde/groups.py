@@ -72,8 +72,8 @@ ERM, PDE, DRO, SUBSAMPLE = ({"method": name} for name in ("erm", "pde", "group_d
     "pde/sec1-digits",
     where="Section 1",
     states="ERM exploits a spurious correlation and fails on the groups where it is wrong.",
-    rule="Over 5 seeds: the worst group of ERM is, in the mean, at least 20 points below that of ERM on balanced data of "
-    "the same size, and the 95% interval of the difference is above 0.",
+    rule="Over 5 seeds: the worst group of ERM is, in the mean, at least 20 points below that of ERM on balanced data "
+    "of the same size, and the 95% interval of the difference is above 0.",
     choices=CHOICES,
     fidelity=PROXY,
     uses=digits(erm=ERM, balanced={**ERM, "data_options": {"rate": 0.5}}),
@@ -120,10 +120,10 @@ def table_2_digits(**results: Runs) -> Judgement:
 @claim(
     "pde/table3-digits",
     where="Table 3 (and Tables 9, 10), on shortcut digits",
-    states="PDE reaches its best validation result in a tenth of the epochs that GroupDRO needs, counted in passes over "
-    "all training data, and with a better worst group.",
-    rule="Over 5 seeds: the 95% interval of GroupDRO's minus PDE's early-stopping epoch is above 0. Side points: it is ten "
-    "times PDE's in the mean; the 95% interval of PDE's minus GroupDRO's worst group is above 0.",
+    states="PDE reaches its best validation result in a tenth of the epochs that GroupDRO needs, counted in passes "
+    "over all training data, and with a better worst group.",
+    rule="Over 5 seeds: the 95% interval of GroupDRO's minus PDE's early-stopping epoch is above 0. Side points: it is "
+    "ten times PDE's in the mean; the 95% interval of PDE's minus GroupDRO's worst group is above 0.",
     published={"GroupDRO: early-stopping epoch": "92", "PDE: early-stopping epoch": "8.9"},
     choices=(
         *CHOICES,
@@ -164,10 +164,10 @@ def group_dro_evaluated_often(seed: int, draws: int = 60, epochs: int = 400) -> 
     "pde/sec4.2.2-digits",
     where="Section 4.2.2, on shortcut digits",
     states="PDE is up to ten times faster to a good worst group than GroupDRO.",
-    rule="Median over 5 seeds of what it costs, in example-gradients, until the worst group of validation is first 15 points "
-    "above ERM's best; a seed that never gets there counts as more than any other. PDE's is at most half of GroupDRO's "
-    "with validation after every epoch (of 60 examples for PDE, of 1,000 for GroupDRO). It is so, too, with GroupDRO "
-    "evaluated after every 60 draws as PDE is. Side point: at most a tenth.",
+    rule="Median over 5 seeds of what it costs, in example-gradients, until the worst group of validation is first 15 "
+    "points above ERM's best; a seed that never gets there counts as more than any other. PDE's is at most half of "
+    "GroupDRO's with validation after every epoch (of 60 examples for PDE, of 1,000 for GroupDRO). It is so, too, "
+    "with GroupDRO evaluated after every 60 draws as PDE is. Side point: at most a tenth.",
     choices=(*CHOICES, "evaluations are not part of the cost"),
     fidelity=PROXY,
     uses=lambda scale: {
@@ -178,7 +178,7 @@ def group_dro_evaluated_often(seed: int, draws: int = 60, epochs: int = 400) -> 
 def section_4_2_2(erm: Runs, pde: Runs, dro: Runs, often: Sequence[Sequence[Sequence[float]]]) -> Judgement:
     levels = [min(1.0, 0.15 + max(row["validation"]["worst_group"] for row in run.history)) for run in erm]
     as_often = [[{"cost": cost, "validation": {"worst_group": share}} for cost, share in rows] for rows in often]
-    histories = {
+    histories: dict[str, list[Any]] = {
         "PDE": [run.history for run in pde],
         "GroupDRO": [run.history for run in dro],
         "GroupDRO, evaluated as often": as_often,
@@ -204,8 +204,8 @@ def section_4_2_2(erm: Runs, pde: Runs, dro: Runs, often: Sequence[Sequence[Sequ
     "pde/table4-digits",
     where="Table 4, on shortcut digits",
     states="Most is learned in the warm-up; the expansion raises the worst group and the average further.",
-    rule="Over 5 seeds: the 95% interval of the worst group after the expansions minus that after the warm-up is above 0. "
-    "Side points: the same for the average; the warm-up has more than half of the gain over ERM.",
+    rule="Over 5 seeds: the 95% interval of the worst group after the expansions minus that after the warm-up is above "
+    "0. Side points: the same for the average; the warm-up has more than half of the gain over ERM.",
     published={"after the warm-up": "86.0 / 91.9 (Waterbirds)", "after the expansions": "90.3 / 92.4"},
     choices=(*CHOICES, "the best epoch of the warm-up alone, and of warm-up and expansions"),
     fidelity=PROXY,
@@ -227,8 +227,8 @@ def table_4_digits(erm: Runs, warmup: Runs, pde: Runs) -> Judgement:
     "pde/fig4-digits",
     where="Figure 4, on shortcut digits",
     states="If the momentum is reset after the warm-up, the worst group falls.",
-    rule="Over 5 seeds: the 95% interval of the worst group of validation, averaged over the expansions, kept minus reset, "
-    "is above 0.",
+    rule="Over 5 seeds: the 95% interval of the worst group of validation, averaged over the expansions, kept minus "
+    "reset, is above 0.",
     choices=CHOICES,
     fidelity=PROXY,
     uses=digits(kept=PDE, reset={**PDE, "reset_momentum": True}),
@@ -263,8 +263,8 @@ def decayed(decay: float) -> dict[str, Any]:
     "pde/table5-digits",
     where="Table 5, on shortcut digits",
     states="Expansions must be small: of 5, 10 and 50 examples, 50 lower the worst group; 10 are best.",
-    rule="Over 5 seeds, sizes 1, 3 and 13 of 60: the 95% interval of size 3 minus size 13 in the worst group is above 0. "
-    "Side point: that of size 3 minus size 1.",
+    rule="Over 5 seeds, sizes 1, 3 and 13 of 60: the 95% interval of size 3 minus size 13 in the worst group is above "
+    "0. Side point: that of size 3 minus size 1.",
     published={"5": "89.9 / 92.1", "10": "90.3 / 92.4", "50": "88.1 / 93.4"},
     choices=(*CHOICES, "the learning rate falls to 1% at the expansions, as in the table"),
     fidelity=PROXY,
@@ -287,8 +287,8 @@ RATES = {1.0: "85.4 / 92.1", 0.1: "89.4 / 92.6", 0.01: "90.3 / 92.4", 0.001: "89
     "pde/table6-digits",
     where="Table 6, Section 4.2.4, on shortcut digits",
     states="A lower learning rate after the warm-up is essential; how much lower matters little.",
-    rule="Over 5 seeds, factors 1, 0.1, 0.01 and 0.001: the 95% interval of 0.01 minus 1 in the worst group is above 0. Side "
-    "point: the means of 0.1, 0.01 and 0.001 are within 2 points.",
+    rule="Over 5 seeds, factors 1, 0.1, 0.01 and 0.001: the 95% interval of 0.01 minus 1 in the worst group is above "
+    "0. Side point: the means of 0.1, 0.01 and 0.001 are within 2 points.",
     published={f"factor {factor:g}": values for factor, values in RATES.items()},
     choices=CHOICES,
     fidelity=PROXY,
@@ -307,16 +307,16 @@ def table_6_digits(**results: Runs) -> Judgement:
 @claim(
     "pde/fig5-digits",
     where="Figure 5, on shortcut digits",
-    states="A smaller learning rate in the expansion stage needs more expansions until early stopping, and need not give a "
-    "better result.",
-    rule="Over 5 seeds: the 95% interval of the number of expansions up to the best epoch at factor 0.001 minus that at "
-    "factor 1 is above 0. Side point: the best worst group of validation is not that of 0.001.",
+    states="A smaller learning rate in the expansion stage needs more expansions until early stopping, and need not "
+    "give a better result.",
+    rule="Over 5 seeds: the 95% interval of the number of expansions up to the best epoch at factor 0.001 minus that "
+    "at factor 1 is above 0. Side point: the best worst group of validation is not that of 0.001.",
     choices=CHOICES,
     fidelity=PROXY,
     uses=digits(**{f"factor {decay:g}": decayed(decay) for decay in DECAYS}),
 )
 def figure_5_digits(**results: Runs) -> Judgement:
-    def expansions(run: Run) -> float:
+    def expansions(run: Run) -> int:
         return max(0, 1 + (run.results.selected_epoch - 1 - WARMUP) // EVERY)
 
     def best(run: Run) -> float:
@@ -348,8 +348,8 @@ def _inferred(way: str) -> None:
         f"pde/inferred-{way}",
         where="Section 3.2: groups are assumed to be known; not in the paper",
         states=f"PDE raises the worst group, too, with groups that {way} inferred.",
-        rule="Over 5 seeds: the worst group is, in the mean, at least 10 points above ERM's, and the 95% interval of the "
-        "difference is above 0.",
+        rule="Over 5 seeds: the worst group is, in the mean, at least 10 points above ERM's, and the 95% interval of "
+        "the difference is above 0.",
         choices=CHOICES,
         fidelity="proxy: shortcut digits; the paper leaves finding groups to others",
         uses=digits(erm=ERM, pde={**PDE, "groups": "infer", "infer": way}),

@@ -1,5 +1,5 @@
-"""Waterbirds, CelebA and CivilComments (Tables 2, 3, 9-11, Figure 1): what was measured on CelebA's first 10,000 images,
-and what cannot be tested without the data."""
+"""Waterbirds, CelebA and CivilComments (Tables 2, 3, 9-11, Figure 1): what was measured on the first 10,000 images of
+CelebA, and what cannot be tested without the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from evenly.runs.verdict import Check, Judgement, measurement
 
 CELEBA = {
     "erm": "45.0 / 94.8", "lff": "77.2 / 85.1", "jtt": "81.1 / 88.0", "subsample": "86.1 / 91.3",
-    "dfr, on train": "80.7 / 90.6", "dfr, on validation": "88.3 / 91.3", "group_dro": "86.3 / 92.9", "pde": "91.0 / 92.0",
+    "dfr, on train": "80.7 / 90.6", "dfr, on validation": "88.3 / 91.3", "group_dro": "86.3 / 92.9",
+    "pde": "91.0 / 92.0",
 }  # fmt: skip
 FEW = "9 blond men in validation and 32 in the test set decide the worst group"
 KINDS = {
@@ -42,8 +43,9 @@ def _table_2(file: str) -> None:
         id,
         where=f"Table 2, CelebA, {how}",
         states="PDE has the best worst group of all methods, far above ERM, at GroupDRO's average.",
-        rule="Over 3 seeds: the 95% interval of PDE minus ERM in the worst group is above 0. Side points: no other method that "
-        "trains on the training set alone has a higher mean, and PDE's average is within 2 points of GroupDRO's.",
+        rule="Over 3 seeds: the 95% interval of PDE minus ERM in the worst group is above 0. Side points: no other "
+        "method that trains on the training set alone has a higher mean, and PDE's average is within 2 points of "
+        "GroupDRO's.",
         published=CELEBA,
         choices=(f"{network}; the learning rate of each method chosen on validation", FEW),
         fidelity="proxy: the first 10,000 images of CelebA, half of them to train on, in the place of 162,770",
@@ -78,11 +80,12 @@ def _table_9(file: str) -> None:
         id.replace("table2", "table9"),
         where=f"Table 9, CelebA, {how}",
         states="PDE reaches its best validation result after 0.7 epochs of the training set, GroupDRO after 23.7.",
-        rule="Over 3 seeds: the 95% interval of GroupDRO's minus PDE's early-stopping epoch is above 0. Side point: it is ten "
-        "times PDE's in the mean.",
+        rule="Over 3 seeds: the 95% interval of GroupDRO's minus PDE's early-stopping epoch is above 0. Side point: it "
+        "is ten times PDE's in the mean.",
         published={"GroupDRO": "23.7", "PDE": "0.7"},
         choices=(network, FEW, "GroupDRO at lr 0.001 to 0.1; the paper has 1e-5 and a weight decay of 0.1"),
-        fidelity="proxy: the first 10,000 images of CelebA, and evaluations every epoch (PDE: every 5 of its short ones)",
+        fidelity="proxy: the first 10,000 images of CelebA, and evaluations every epoch (PDE: every 5 of its short "
+        "ones)",
         uses=lambda scale: {"stored": Stored(file)},
     )
     def judge(stored: Mapping[str, Any]) -> Judgement:
@@ -106,7 +109,7 @@ untestable(
     "pde/fig1c",
     where="Figure 1 (C)",
     states="Grad-CAM: PDE looks at the bird, ERM at the background.",
-    why=f"{WATERBIRDS}; evenly's Grad-CAM is `evenly audit`, and a version on CelebA needs about 5 minutes of a GPU: not run",
+    why=f"{WATERBIRDS}; the maps are in `evenly audit`, and those of CelebA need about 5 minutes of a GPU: not run yet",
 )
 untestable(
     "pde/table2-waterbirds",
@@ -114,7 +117,8 @@ untestable(
     states="PDE has the best worst group of the methods that train on the training set alone.",
     why=f"{WATERBIRDS}; shortcut digits are in their place in pde/table2-digits",
     published={
-        "ERM": "70.0 / 97.1", "LfF": "78.0 / 91.2", "EIIL": "77.2 / 96.5", "JTT": "86.7 / 93.3", "Subsample": "86.9 / 89.2",
+        "ERM": "70.0 / 97.1", "LfF": "78.0 / 91.2", "EIIL": "77.2 / 96.5", "JTT": "86.7 / 93.3",
+        "Subsample": "86.9 / 89.2",
         "DFR-Tr": "90.2 / 97.0", "DFR-Val": "92.9 / 94.2", "GroupDRO": "86.7 / 93.2", "PDE": "90.3 / 92.4",
     },
 )  # fmt: skip
@@ -124,7 +128,8 @@ untestable(
     states="PDE has the best worst group of all methods.",
     why="CivilComments and the weights of a transformer are not here",
     published={
-        "ERM": "58.2 / 92.2", "LfF": "58.8 / 92.5", "EIIL": "67.0 / 90.5", "JTT": "69.3 / 91.1", "Subsample": "64.7 / 83.7",
+        "ERM": "58.2 / 92.2", "LfF": "58.8 / 92.5", "EIIL": "67.0 / 90.5", "JTT": "69.3 / 91.1",
+        "Subsample": "64.7 / 83.7",
         "DFR-Tr": "58.0 / 92.0", "DFR-Val": "70.1 / 87.2", "GroupDRO": "69.4 / 89.6", "PDE": "71.5 / 86.3",
     },
 )  # fmt: skip
@@ -138,8 +143,8 @@ untestable(
 untestable(
     "pde/table3",
     where="Table 3, Waterbirds",
-    states="PDE stops after 8.9 epochs of the training set; GroupDRO after 92 at its own learning rate, and after 15 with a "
-    "worst group of 77.3 at PDE's.",
+    states="PDE stops after 8.9 epochs of the training set; GroupDRO after 92 at its own learning rate, and after 15 "
+    "with a worst group of 77.3 at PDE's.",
     why=f"{WATERBIRDS}; shortcut digits are in their place in pde/table3-digits",
     published={"GroupDRO, lr 1e-5": "86.7, epoch 92", "GroupDRO, lr 1e-2": "77.3, epoch 15", "PDE": "90.3, epoch 8.9"},
 )
