@@ -320,7 +320,7 @@ def figure_5_digits(**results: Runs) -> Judgement:
         return max(0, 1 + (run.results.selected_epoch - 1 - WARMUP) // EVERY)
 
     def best(run: Run) -> float:
-        return 100 * max(row["validation"]["worst_group"] for row in run.history)
+        return 100 * float(max(row["validation"]["worst_group"] for row in run.history))
 
     counts = {name: of(expansions, runs) for name, runs in results.items()}
     levels = {name: mean(of(best, runs)) for name, runs in results.items()}
@@ -360,7 +360,10 @@ def _inferred(way: str) -> None:
             Check(f"10 points above ERM: {found.mean:+.1f}", found.mean >= 10),
             Check("on other seeds, too", is_above(of(worst, pde), of(worst, erm))),
         ]
-        return Judgement(checks, reached({"ERM": erm, f"PDE, groups by {way}": pde}))
+        matches = [run.results.inferred_groups.match for run in pde if run.results.inferred_groups is not None]
+        recalls = [100 * match.minority.recall for match in matches if match is not None]
+        found_again = measurement("recall of the smallest true group", recalls, unit="%")
+        return Judgement(checks, [*reached({"ERM": erm, f"PDE, groups by {way}": pde}), found_again])
 
 
 for _way in ("useful", "eiil"):
