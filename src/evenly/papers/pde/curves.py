@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from evenly.papers.claims import Scale, claim
-from evenly.papers.pde.patches import CHOICES, SEEDS, WARMUP, arm, difference, is_above, mean, of, pooled, worst
+from evenly.papers.claims import claim
+from evenly.papers.pde.patches import CHOICES, SEEDS, WARMUP, arm, arms, difference, is_above, mean, of, pooled, worst
 from evenly.runs.run import Run
-from evenly.runs.verdict import Chart, Check, Judgement, line, measurement
+from evenly.runs.verdict import Chart, Check, Judgement, Measurement, line, measurement
 
 Runs = Sequence[Run]
 CASE_2 = {"beta_c": 1.0, "beta_s": 0.2}
@@ -55,7 +54,8 @@ def learns(runs: Runs, learned: str, epochs: Sequence[int] | None = None) -> lis
     ]
 
 
-def last(runs: Runs, published: str = "") -> list[Any]:
+def last(runs: Runs) -> list[Measurement]:
+    """Both alignments at the end."""
     return [
         measurement(f"{feature} alignment at the end", [alignment(run, feature) for run in runs])
         for feature in FEATURES
@@ -162,13 +162,6 @@ _momentum_figure("pde/fig6a", "Figure 6, case 1", "spurious", "case 1, beta_c 0.
 _momentum_figure("pde/fig6b", "Figure 6, case 2", "core", "case 2, beta_c 1 and beta_s 0.2,", 3, **CASE_2)
 
 
-def _both(*names: str) -> Any:
-    def uses(scale: Scale) -> dict[str, Any]:
-        return {name: [arm(name, seed) for seed in scale.seeds(SEEDS)] for name in names}
-
-    return uses
-
-
 @claim(
     "pde/fig7",
     where="Figure 7, Appendix A",
@@ -178,7 +171,7 @@ def _both(*names: str) -> Any:
     "both small groups. Side point: the spurious alignment is larger than PDE's on every seed.",
     published={"Warmup+All": "74.24", "PDE": "94.32 (Table 1: 93.01)"},
     choices=CHOICES,
-    uses=_both("Warmup+All", "PDE"),
+    uses=arms("Warmup+All", "PDE"),
 )
 def figure_7(**results: Runs) -> Judgement:
     at_once, pde = results["Warmup+All"], results["PDE"]
@@ -213,7 +206,7 @@ def figure_7(**results: Runs) -> Judgement:
     "point: the spurious alignment 100 iterations after the warm-up is larger with the reset on every seed.",
     choices=CHOICES,
     fidelity="proxy: the figure is of Waterbirds, which is not here",
-    uses=_both("PDE", "PDE (Reset)"),
+    uses=arms("PDE", "PDE (Reset)"),
 )
 def figure_4(**results: Runs) -> Judgement:
     kept, reset = results["PDE"], results["PDE (Reset)"]

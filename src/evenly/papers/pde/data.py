@@ -131,9 +131,12 @@ def data_map(seed: int, shuffled: bool, n: int) -> dict[str, Any]:
     "of the same group (by chance 2%). The sign of the spurious feature is right on every large and on no small one. "
     "Side point: the 90% also where the patches keep their random order.",
     choices=("patches in the order core, spurious, noise; the paper does not say which order was mapped", BY_TEXT),
-    fidelity="reduced: 1,000 of 10,000 examples, as t-SNE takes minutes on all",
+    fidelity={"small": "reduced: 1,000 of 10,000 examples, as t-SNE takes minutes on all", "paper": "paper"},
     uses=lambda scale: {
-        name: [computed(data_map, seed=seed, shuffled=name == "shuffled", n=1_000) for seed in scale.seeds(count)]
+        name: [
+            computed(data_map, seed=seed, shuffled=name == "shuffled", n=scale.pick(1_000, N))
+            for seed in scale.seeds(count)
+        ]
         for name, count in (("ordered", 2), ("shuffled", 1))
     },
 )
