@@ -151,7 +151,7 @@ untestable(
 untestable(
     "pde/table4",
     where="Table 4",
-    states="After the warm-up and after the expansions: Waterbirds, CelebA and CivilComments.",
+    states="The expansions raise the worst group above that of the warm-up, and the average where it is low.",
     why="the three data sets are not here; the synthetic data and digits are in their place",
     published={
         "Waterbirds": "86.0 / 91.9 to 90.3 / 92.4",
@@ -162,14 +162,14 @@ untestable(
 untestable(
     "pde/table5",
     where="Table 5, Waterbirds",
-    states="Expansions of 5, 10 and 50 images.",
+    states="Expansions of 10 images give the best worst group, of 50 the lowest.",
     why=f"{WATERBIRDS}; see pde/table5-digits",
     published={"5": "89.9 / 92.1", "10": "90.3 / 92.4", "50": "88.1 / 93.4"},
 )
 untestable(
     "pde/table6",
     where="Table 6, Waterbirds",
-    states="Learning rates of 1e-2, 1e-3 and 1e-5 in the expansion stage.",
+    states="The learning rate must fall after the warm-up; at 1e-2 the worst group is 4 points lower than at 1e-3.",
     why=f"{WATERBIRDS}; see pde/table6-digits",
     published={"1e-2": "85.4 / 92.1", "1e-3": "89.4 / 92.6", "1e-5": "89.5 / 92.1"},
 )
