@@ -73,13 +73,12 @@ def test_a_probe_that_is_fitted_where_it_is_measured(judged: Judged, monkeypatch
 
 def test_a_probe_on_sets_that_are_not_balanced(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where both sets have the easy attribute in the place of the hard one, the probe reads that."""
-    from evenly.papers.balanced import updates
 
     def unbalanced(model: Any, data: Any, attribute: str, **options: Any) -> Any:
         return original(model, data, "easy", **options | {"against": ()})
 
-    original = updates.probe
-    monkeypatch.setattr(updates, "probe", unbalanced)
+    original = evenly.diagnose.probing.probe
+    monkeypatch.setattr("evenly.papers.balanced.updates.probe", unbalanced)
     assert judged("balanced/eq1", 2).outcome == "does not hold"
 
 
