@@ -149,10 +149,9 @@ def stored_folder() -> Path | None:
 def read_stored(node: Stored) -> StoredResult:
     """The content of a stored file."""
     folder = stored_folder()
-    content = None if folder is None else read_json(folder / node.file, "fetch it again")
-    if not isinstance(content, dict):
+    if folder is None or not (folder / node.file).exists():
         raise EvenlyError(f"docs/results/{node.file} is not here; run evenly from a clone of its repository")
-    return StoredResult(content)
+    return StoredResult(json.loads((folder / node.file).read_bytes()))
 
 
 @frozen

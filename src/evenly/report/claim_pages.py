@@ -33,6 +33,8 @@ from evenly.report.rendering import footer, write_page
 from evenly.runs.verdict import PAPERS, Chart, HeatMap, Measurement, Verdict, read_verdicts
 
 COLOUR_OF = {"holds": "raised", "holds in part": "raised-for-these", "does not hold": "lowered"}
+MOST_TICKS = 12
+"""Values along an axis of a heat map at most."""
 HOW_TO_READ = (
     "Every claim has a rule that was written before it was run. A claim holds where all conditions of its rule are "
     "met. It holds in part where its main point is met and a side point is not. Otherwise it does not hold.",
@@ -173,11 +175,17 @@ def heat_map(content: HeatMap, prefix: str) -> str:
                     axes.add_patch(box)
         axes.set_xlim(0, len(content.x_values))
         axes.set_ylim(0, len(content.y_values))
-        axes.set_xticks([k + 0.5 for k in range(len(content.x_values))], [f"{each:g}" for each in content.x_values])
-        axes.set_yticks([k + 0.5 for k in range(len(content.y_values))], [f"{each:g}" for each in content.y_values])
+        axes.set_xticks(*_ticks(content.x_values))
+        axes.set_yticks(*_ticks(content.y_values))
         axes.set_xlabel(content.x_name)
         axes.set_ylabel(content.y_name)
         return figures.as_svg(figure, prefix, f"{content.title}, over {content.x_name} and {content.y_name}")
+
+
+def _ticks(values: Sequence[float]) -> tuple[list[float], list[str]]:
+    """Where the values stand beside the cells, and as text; some of them where they are many."""
+    shown = range(0, len(values), -(-len(values) // MOST_TICKS))
+    return [k + 0.5 for k in shown], [f"{values[k]:.3g}" for k in shown]
 
 
 def _untested(verdicts: Sequence[Verdict]) -> list[Table]:
