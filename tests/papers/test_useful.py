@@ -35,8 +35,7 @@ def mutated(monkeypatch):
 def test_sam_that_goes_downhill_is_not_more_even_and_not_later(judged, mutated):
     smaller = {"seeds": 2, "n": 300}
     assert judged("useful/thm3.4", **smaller).outcome == "holds"
-    later = [check for check in judged("useful/thm3.3", **smaller).checks if "later" in check.text]
-    assert all(check.met for check in later)
+    assert judged("useful/thm3.3", **smaller).outcome == "holds in part"
     mutated(cubic, "train", "w + g * (rho / norm)", "w - g * (rho / norm)")
     assert judged("useful/thm3.4", **smaller).outcome == "does not hold"
     assert judged("useful/thm3.3", **smaller).outcome == "does not hold"
@@ -76,17 +75,16 @@ def test_a_wrong_gradient_is_not_lemma_a2(judged, monkeypatch):
             "x0, threshold, rho = x0 - rho, ",
             "pass; _ = ",
         ),
+        ("useful/lemB.2-corrected", recursion, "race_preconditions", ": x0 - rho >= lead", ": x0 < lead"),
         ("useful/lemB.3", recursion, "passage_time_limit", "(2 * z0 + 4", "(0.1 * z0 + 0.4"),
         ("useful/thmA.16", growth, "two_features", "z + rho * g", "z - rho * g"),
     ],
 )
 def test_a_broken_formula_turns_its_claim(judged, mutated, claim, module, name, before, after):
     smaller = {"draws": 40, "alphas": [0.3, 1.0], "starts": [0.03], "rates": [0.1]}
-    if claim == "useful/thmA.16":
+    if claim in ("useful/thmA.16", "useful/lemB.2-corrected"):
         smaller["draws"] = 4
-    control = judged(claim, **smaller)
-    unbroken = [check for check in control.checks if "meets the assumptions" not in check.text]
-    assert all(check.met for check in unbroken)
+    assert judged(claim, **smaller).outcome == "holds"
     mutated(module, name, before, after)
     assert judged(claim, **smaller).outcome == "does not hold"
 
