@@ -181,7 +181,6 @@ def printed_set(sigma: int) -> Hessians:
     where="C.3",
     states="With m = 2 the sharpness lambda_max(H) of C.3's set is 2.",
     rule="For every sigma of the grid, lambda_max(H) is 2 to 1e-9.",
-    published={"lambda_max(H)": "2"},
     uses=lambda scale: {"found": computed(normalisation)},
 )
 def normalisation_printed(found: Mapping[str, Any]) -> Judgement:

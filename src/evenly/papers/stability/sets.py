@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from evenly.runs.verdict import Check, Measurement
+from evenly.runs.verdict import Check
 from evenly.theory.stability import Hessians
 from evenly.theory.stability.bounds import Step
 
@@ -61,8 +61,3 @@ def none_broken(text: str, counts: Mapping[str, int], name: str = "broken", *, m
     """That no case breaks a statement, and that there are cases."""
     broken, cases = counts[name], counts["cases"]
     return Check(f"{text} ({broken} broken in {cases} cases)", broken == 0 and cases >= 100, main)
-
-
-def shares(counts: Mapping[str, int], names: Sequence[str]) -> list[Measurement]:
-    """Broken cases as a share of all."""
-    return [Measurement(name, counts[name] / counts["cases"], seeds=counts["cases"]) for name in names]

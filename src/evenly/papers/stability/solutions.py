@@ -48,7 +48,6 @@ def example() -> dict[str, Any]:
     states="The (3, 1) solution for d = 5 with 10 hidden units has a row of W1 for each of the 8 patterns of three "
     "signs, W2 of (-1)^(a1 + a2), b = -2, and two units of 0.",
     rule="The rows, W2 and b equal the printed ones, and the network gives x_1 x_2 on all 32 inputs.",
-    published={"W2": "1, -1, -1, 1, 1, -1, -1, 1, 0, 0", "b": "-2 eight times, 0, 0"},
     choices=("a minus sign is lost in the sixth row of our copy of W1 and W2; the rule above the matrix has it",),
     uses=lambda scale: {"found": computed(example)},
 )

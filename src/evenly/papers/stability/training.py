@@ -14,7 +14,7 @@ from evenly.papers.nodes import computed
 from evenly.papers.stability import coherence_in_training as experiment
 from evenly.papers.stability.coherence_in_training import C_4, C_5, Arm
 from evenly.runs.differences import paired
-from evenly.runs.verdict import Chart, Check, Judgement, Line, line, measurement
+from evenly.runs.verdict import Chart, Check, Judgement, Line, Measurement, line, measurement
 
 SEEDS = 10
 STRAIGHT = 0.85
@@ -302,11 +302,10 @@ def shape() -> dict[str, float]:
     where="C.5",
     states="The experiments on coherence in training have 15 inputs, 10 hidden units and 50 samples.",
     rule="The network and the data of Figures 3 and 4 have these sizes, and batches of 10.",
-    published={"d": "15", "hidden": "10", "n": "50", "batch_size": "10 (C.4)"},
     uses=lambda scale: {"found": computed(shape)},
 )
 def section_c_5(found: Mapping[str, float]) -> Judgement:
     wanted = {"d": 15, "hidden": 10, "n": 50, "batch_size": 10, "outputs": 1, "product": 1.0}
-    return Judgement(
-        [Check(f"{name} is {value:g} ({found[name]:g})", found[name] == value) for name, value in wanted.items()]
-    )
+    sizes = [Measurement(name, found[name], published=str(wanted[name])) for name in ("d", "hidden", "n", "batch_size")]
+    checks = [Check(f"{name} is {value:g} ({found[name]:g})", found[name] == value) for name, value in wanted.items()]
+    return Judgement(checks, sizes)
