@@ -96,6 +96,7 @@ def claim(
     uses: Callable[[Scale], Mapping[str, Any]],
     published: Mapping[str, str] | None = None,
     choices: Sequence[str] = (),
+    revised: str = "",
     fidelity: str | Mapping[str, str] = "paper",
     needs: Sequence[str] = (),
     scales: Sequence[ScaleName] = SCALES,
@@ -104,7 +105,9 @@ def claim(
 
     def registered(judge: Judge) -> Judge:
         by_scale: Mapping[str, str] = fidelity if isinstance(fidelity, Mapping) else {each: fidelity for each in scales}
-        statement = Statement(id, where, states, rule, by_scale[scales[0]], dict(published or {}), tuple(choices))
+        statement = Statement(
+            id, where, states, rule, by_scale[scales[0]], dict(published or {}), tuple(choices), revised
+        )
         _register(Claim(statement, uses, judge, tuple(needs), tuple(scales), dict(by_scale)))
         return judge
 

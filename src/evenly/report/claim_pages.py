@@ -111,6 +111,7 @@ def _blocks(verdict: Verdict) -> list[Block]:
         Fact("scale", verdict.scale),
         Fact("measured on", verdict.measured_on),
         *(Fact("our choice", each) for each in statement.choices),
+        *([Fact("the rule after a first run", statement.revised)] if statement.revised else []),
     ]
     blocks: list[Block | None] = [
         Prose([statement.states]),

@@ -42,6 +42,7 @@ class Statement(Value):
             ...", each with the reason.
         published: the paper's values by name.
         choices: settings that the paper leaves open, and what they are here.
+        revised: what of the rule was changed, or known, after something had been measured; empty where nothing was.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Statement(Value):
     fidelity: str = "paper"
     published: Mapping[str, str] = field(factory=dict)
     choices: tuple[str, ...] = ()
+    revised: str = ""
 
     @property
     def paper(self) -> str:

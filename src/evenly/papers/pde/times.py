@@ -173,6 +173,9 @@ def _implication(id: str, feature: str, states: str, where: str = "Section 3.1",
         id,
         where=where,
         states=states,
+        revised=""
+        if least_alpha == 0.5
+        else "Written after the counterexample; a side point on independent starts was dropped.",
         rule="Noise-free dynamics of 40 filters, 500 draws of (beta_s, beta_c, alpha) that meet the condition, on 2 "
         "seeds: this feature reaches 1/(J^(1/3) beta) first in every draw if both features start with the same "
         "alignments." + (" Side point: in every draw with independent normal starts." if least_alpha == 0.5 else ""),

@@ -111,6 +111,7 @@ def _mean_loss(of_arm: Sequence[Mapping[str, Any]]) -> list[float]:
 
 @claim(
     "stability/c4-local",
+    revised="That random perturbation hovers above SGD was a main point, was not met, and became a side point.",
     where="C.4, from constructed minima",
     states="Next to minima of a 100-50-1 network, with batches of 10, rho 0.01 and lr 0.01, SGD, random perturbation "
     "and SAM start from the same weights; the loss is logged over 50 epochs and averaged over 5 runs.",
@@ -206,6 +207,7 @@ def measures(seed: int) -> dict[str, dict[str, float]]:
 
 @claim(
     "stability/coherent-is-faster",
+    revised="The losses had been seen before the rule was written; its direction is the paper's.",
     where="C.9, last lines, and C.10, at the minima of C.4",
     states="SGD and SAM both converge faster to a solution with a larger coherence measure, so that the memorizing "
     "solution is hard to find.",

@@ -146,6 +146,7 @@ def lower_bounds(seed: int, count: int) -> dict[str, int]:
 
 @claim(
     "stability/eq21",
+    revised="The first draws had no counterexample; nearly isotropic sets and full batches were added.",
     where="Eq. 21",
     states="E||w_k||^2 under random perturbation is at least the printed sum of two geometric series.",
     rule="On 500 random sets, and 500 whose Hessians are nearly multiples of I, the exact mean square "
@@ -210,6 +211,7 @@ def theorem_c_7_3_bounded(found: Mapping[str, Any]) -> Judgement:
 
 @claim(
     "stability/eq25",
+    revised="The reading with the square of lambda was added after a first run.",
     where="Eq. 25",
     states="The limit of E||w||^2 is at most eta^2 lambda_max(H) r/(1 - r), r = (1 - eps)^2 + eps.",
     rule="On the same sets the exact limit is never above it, with lambda_max(H) or with its square: our copy does not "

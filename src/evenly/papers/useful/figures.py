@@ -128,6 +128,7 @@ def _biased(scale: Scale) -> dict[str, Any]:
 
 @claim(
     "useful/fig2c-bias",
+    revised="GD and SAM were one claim, which did not hold, and were split after both were seen.",
     where="Figure 2 (c), GD with a bias",
     states="With the network of the code that the toy experiment follows (Deng et al. 2023), which has a bias, GD's "
     "accuracy rises with beta_d.",
@@ -143,6 +144,7 @@ def figure_2c_bias(weak: Seeds, strong: Seeds) -> Judgement:
 
 @claim(
     "useful/fig2c-bias-sam",
+    revised="GD and SAM were one claim, which did not hold, and were split after both were seen.",
     where="Figure 2 (c), SAM with a bias",
     states="With that network SAM's accuracy rises with beta_d too.",
     rule=f"Over 6 seeds, after 600 iterations: {RISE}.",

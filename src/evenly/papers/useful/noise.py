@@ -43,6 +43,7 @@ def _noise(paths: Seeds, assumed: Seeds, arm: str, limit: float) -> Judgement:
 
 @claim(
     "useful/lemB.4",
+    revised="Seed 100 had been looked at before the rule was written.",
     where="Lemma B.4, eq. 128",
     states="Throughout training by GD, |<w_j, xi_i>| is at most of the order sigma_0 sigma_p sqrt(d).",
     rule="Over 4 seeds at beta_d 0.2, at iterations 0, 100, ..., 600, all filters and examples: with noise orthogonal "
@@ -56,6 +57,7 @@ def lemma_b4(paths: Seeds, assumed: Seeds) -> Judgement:
 
 @claim(
     "useful/lemB.9",
+    revised="Seed 100 had been looked at before the rule was written.",
     where="Lemma B.9, eq. 131",
     states="Throughout training by SAM, |<w_j, xi_i>| at the perturbed weights is at most of the order sigma sigma_0 "
     "sqrt(d), sigma = sigma_p / sqrt(d): smaller by sqrt(d) than in Lemma B.4.",
@@ -103,6 +105,7 @@ def _derivatives(paths: Seeds, arms: Sequence[str], corrected: bool) -> Judgemen
 
 @claim(
     "useful/lemB.5",
+    revised="Seed 100 had been looked at before the rule was written.",
     where="Lemma B.5, eq. 129",
     states="Under GD, l_i = Theta(1) g_1(t) for every example i.",
     rule="Over 4 seeds at beta_d 0.2 with noise orthogonal to the features, at iterations 0, 100, ..., 600: l_i / g_1 "
@@ -116,6 +119,7 @@ def lemma_b5(paths: Seeds) -> Judgement:
 
 @claim(
     "useful/lemB.10",
+    revised="Seed 100 had been looked at before the rule was written.",
     where="Lemma B.10, eqs 133 and 134",
     states="l_i = Theta(1) g_1(t) under GD and l_i = Theta(1) g_2(t) at SAM's perturbed weights, for every example.",
     rule="As for Lemma B.5, for GD and for SAM.",
@@ -128,6 +132,7 @@ def lemma_b10(paths: Seeds) -> Judgement:
 
 @claim(
     "useful/lemB.5-corrected",
+    revised="Seed 100 had been looked at before the rule was written.",
     where="Lemmas B.5 and B.10, as Lemma A.4 uses them",
     states="l_i = Theta(1) g(t) for examples with the easy feature; for the others l_i is at least that order and at "
     "most 1.",
@@ -206,6 +211,7 @@ RARE = 1e-9
 
 @claim(
     "useful/lemB.7",
+    revised="The side point at delta 1e-9 was added after a first run.",
     where="Lemma B.7",
     states="With probability at least 1 - delta, |<X, Y>| <= sigma sigma_0 sqrt(2 d log(2/delta)) for independent "
     "normal X and Y.",
