@@ -94,7 +94,6 @@ def _table(verdicts: Sequence[Verdict]) -> Table:
                 Cell(each.statement.fidelity.partition(":")[0]),
                 Cell(each.scale if each.judgement is not None else ""),
             ],
-            muted=each.judgement is None,
             note=each.statement.where,
         )
         for each in verdicts
@@ -107,6 +106,7 @@ def _blocks(verdict: Verdict) -> list[Block]:
     assert judgement is not None
     checks = [Check(each.text, each.met, "" if each.main else "side point") for each in judgement.checks]
     facts = [
+        Fact("command", f"evenly reproduce {verdict.id}"),
         Fact("fidelity", statement.fidelity),
         Fact("scale", verdict.scale),
         Fact("measured on", verdict.measured_on),
@@ -115,7 +115,7 @@ def _blocks(verdict: Verdict) -> list[Block]:
     ]
     blocks: list[Block | None] = [
         Prose([statement.states]),
-        Checks(f"{verdict.outcome.capitalize()}. {statement.rule}", checks, "Verdict"),
+        Checks(f"{verdict.outcome.capitalize()}. The rule: {_lower(statement.rule)}", checks, "Verdict"),
         _numbers(verdict),
         _figure(verdict),
         Facts(facts, "Setting"),
@@ -181,6 +181,11 @@ def heat_map(content: HeatMap, prefix: str) -> str:
         axes.set_xlabel(content.x_name)
         axes.set_ylabel(content.y_name)
         return figures.as_svg(figure, prefix, f"{content.title}, over {content.x_name} and {content.y_name}")
+
+
+def _lower(sentence: str) -> str:
+    """A sentence as it goes on after a colon; "SGD" and other names keep their capitals."""
+    return sentence if sentence[1:2].isupper() else f"{sentence[:1].lower()}{sentence[1:]}"
 
 
 def _ticks(values: Sequence[float]) -> tuple[list[float], list[str]]:
