@@ -163,11 +163,13 @@ def test_workers_end_with_a_parent_that_was_killed(tmp_path):
     (tmp_path / "script.py").write_text(COMPARE)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([sys.executable, str(tmp_path / "script.py"), str(tmp_path / "out")], **quiet) as parent:
-        deadline = time.monotonic() + 120
-        while len(workers_in(tmp_path / "out/runs")) < 2 and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert len(workers_in(tmp_path / "out/runs")) == 2
-        parent.kill()
+        try:
+            deadline = time.monotonic() + 400
+            while (workers := len(workers_in(tmp_path / "out/runs"))) < 2 and time.monotonic() < deadline:
+                time.sleep(0.2)
+            assert workers == 2
+        finally:
+            parent.kill()
     deadline = time.monotonic() + 20
     while workers_in(tmp_path / "out/runs") and time.monotonic() < deadline:
         time.sleep(0.2)
