@@ -92,7 +92,7 @@ def test_a_comparison_sweeps_what_the_paper_did(digits):
     ("data", "name", "message"),
     [
         ("waterbirds", "pde-papr", "no recipe of waterbirds is called 'pde-papr'; did you mean 'pde-paper'?"),
-        ("shortcut-digits", "pde-paper", "recipe 'pde-paper' is for waterbirds, celeba"),
+        ("shortcut-digits", "pde-paper", "recipe 'pde-paper' is of a published data set, and this one has none"),
         ("waterbirds", 3, "recipe must be a name, got 3"),
     ],
 )

@@ -96,7 +96,7 @@ def test_it_goes_on_where_it_was_stopped_also_in_a_copied_folder(registry, tmp_p
     assert reproduce(out=tmp_path / "c").verdicts == verdicts
 
 
-def test_another_version_of_evenly_computes_again_and_damage_is_named(registry, tmp_path, monkeypatch):
+def test_another_version_of_evenly_computes_again_and_so_is_a_damaged_result(registry, tmp_path, monkeypatch):
     register()
     reproduce(out=tmp_path)
     monkeypatch.setattr(nodes, "__version__", "0.0")
@@ -104,9 +104,11 @@ def test_another_version_of_evenly_computes_again_and_damage_is_named(registry, 
     assert CALLS == [0, 1, 2] * 2
     file = next((tmp_path / "computations").iterdir()) / "result.json"
     file.write_text(file.read_text().replace('"seconds"', '"second"'))
-    outcome = reproduce(out=tmp_path)
-    assert "is damaged" in outcome.failures["useful/mean"]
-    assert not outcome.verdicts
+    reproduce(out=tmp_path)
+    assert len(CALLS) == 7
+    for content in ("[]", "{", '{"a": 1}', "null"):
+        file.write_text(content)
+        assert reproduce(out=tmp_path).verdicts[0].outcome == "holds in part"
 
 
 def test_a_claim_that_fails_is_named_and_the_others_are_judged(registry, tmp_path):
@@ -117,15 +119,52 @@ def test_a_claim_that_fails_is_named_and_the_others_are_judged(registry, tmp_pat
     assert "it cannot be computed" in outcome.failures["pde/broken"]
 
 
+def test_a_broken_claim_loses_no_other_and_no_old_verdict_stands_for_it(registry, tmp_path):
+    register()
+    register("pde/mean")
+    reproduce(out=tmp_path)
+    registry.clear()
+
+    def broken(**results):
+        raise KeyError("value")
+
+    register()
+    claim("pde/mean", where="T", states="It.", rule="It.", uses=lambda scale: {"draws": [computed(draw, seed=0)]})(
+        broken
+    )
+    register("pde/plan", node=lambda scale: {"draws": [trained("shortcut-digits", method="pdee")]})
+    register("pde/endless", node=lambda scale: {"draws": [computed(draw, seed=0, add=1e400)]})
+    outcome = reproduce(out=tmp_path)
+    assert set(outcome.failures) == {"pde/mean", "pde/plan", "pde/endless"}
+    assert "did you mean 'pde'" in outcome.failures["pde/plan"]
+    assert list(read_verdicts(tmp_path)) == ["useful/mean"]
+
+
+def test_without_a_main_check_nothing_is_decided():
+    for checks in ([], [Check("a side point", True, main=False)]):
+        with pytest.raises(EvenlyError, match="no main check"):
+            _ = Judgement(checks).outcome
+
+
+def test_a_value_that_is_not_finite_has_no_mean():
+    assert measurement("cost", [1.0, float("inf")]).mean is None
+    assert measurement("recall", []).mean is None
+
+
 def test_a_claim_that_held_before_and_does_not_now_is_named(registry, tmp_path):
     register()
     reproduce(out=tmp_path / "a")
+    first = shutil.copytree(tmp_path / "a", tmp_path / "first")
     registry.clear()
     register(least=50)
     assert not reproduce(out=tmp_path / "b").turned
     assert [each.id for each in reproduce(out=tmp_path / "b", against=tmp_path / "a").turned] == ["useful/mean"]
     assert [each.id for each in reproduce(out=tmp_path / "a").turned] == ["useful/mean"]
     assert not reproduce(out=tmp_path / "a").turned
+    registry.clear()
+    register(needs=(claims.GPU,))
+    assert [each.id for each in reproduce(out=tmp_path / "c", device="cpu", against=first).turned] == ["useful/mean"]
+    assert not reproduce(out=tmp_path / "c", device="cpu", against=first, seeds=2).turned
     with pytest.raises(EvenlyError, match="holds no verdicts"):
         reproduce(out=tmp_path / "a", against=tmp_path / "nothing")
 
@@ -147,7 +186,7 @@ def test_what_cannot_be_judged_says_why(registry, tmp_path):
     register("useful/gpu", needs=(claims.GPU,))
     register("useful/large", scales=("paper",))
     register("useful/stored", node=lambda scale: {"draws": [Stored("nothing.json")]})
-    register("useful/data", node=lambda scale: {"draws": [trained("waterbirds")]})
+    register("useful/data", node=lambda scale: {"draws": [trained("waterbirds")]}, needs=("waterbirds",))
     reasons = {each.id: each.reason for each in reproduce(out=tmp_path, device="cpu").verdicts}
     assert reasons["useful/full"] == "needs CIFAR-100, which is not here"
     assert reasons["useful/gpu"] == "it needs a GPU"
@@ -211,6 +250,10 @@ def test_refusals(registry, tmp_path):
         ({"scale": "large"}, "scale must be one of small, paper, got 'large'"),
         ({"seeds": 0}, "seeds must be at least 1, got 0"),
         ({"lr": 1}, "reproduce takes no lr"),
+        ({"out": tmp_path / "other" / "file"}, "is a file; give a folder"),
+        ({"against": tmp_path / "other" / "file"}, "holds no verdicts"),
+        ({"claims": 3}, "claims must be"),
+        ({"seeds": 10**7}, "seeds must be at most 1000"),
         ({"out": tmp_path / "other"}, "is not empty and holds no claims"),
     ):
         with pytest.raises(EvenlyError, match=message):

@@ -7,11 +7,12 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from evenly.cli.arguments import Json, Out, takes
+from evenly.errors import EvenlyError
 from evenly.settings import Execution
 
 if TYPE_CHECKING:
@@ -26,13 +27,13 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="[CLAIM]...",
-            help="Claims, as useful/fig2a, or papers: useful, balanced, stability, pde. Without any, all claims are "
+            help="Claims, as useful/fig2ab, or papers: useful, balanced, stability, pde. Without any, all claims are "
             "listed with their verdicts, or run if you name a scale.",
             show_default=False,
         ),
     ] = None,
     scale: Annotated[
-        Literal["small", "paper"] | None,
+        str | None,
         typer.Option(
             help="small for two cores, or paper for the paper's own setting. [default: small]",
             metavar="small|paper",
@@ -41,7 +42,7 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(help="Seeds, instead of each claim's own number.", metavar="N", min=1, show_default=False),
+        typer.Option(help="Seeds, instead of each claim's own number.", metavar="N", show_default=False),
     ] = None,
     against: Annotated[
         Path | None,
@@ -60,19 +61,23 @@ def reproduce(
     \b
     Examples:
       evenly reproduce
-      evenly reproduce useful/fig2a
+      evenly reproduce useful/fig2ab
       evenly reproduce pde --jobs 2
       evenly reproduce --scale small --jobs 2
     """  # fmt: skip
     folder = out or OUT
     if not claims and scale is None:
+        if settings or seeds is not None or against is not None:
+            raise EvenlyError(
+                "no CLAIM and no --scale is given, so that nothing would run; name a claim, or --scale small"
+            )
         _list(folder, as_json)
         return
     from evenly.papers.reproducing import reproduce as run_claims
 
     outcome = run_claims(claims or (), scale=scale or "small", seeds=seeds, out=folder, against=against, **settings)
     if as_json:
-        print((folder / "claims.json").read_text(), end="")
+        print(json.dumps(outcome.to_dict(), indent=2))
     else:
         print("\n".join(_lines(outcome.verdicts)))
         for verdict in outcome.turned:
@@ -107,6 +112,8 @@ def _lines(verdicts: Iterable[Verdict]) -> Iterator[str]:
     from evenly.report.claim_pages import in_short
 
     verdicts = list(verdicts)
+    if not verdicts:
+        return
     width = shutil.get_terminal_size().columns
     first, second = (max(map(len, column)) for column in zip(*((v.outcome, v.id) for v in verdicts), strict=True))
     for verdict in verdicts:

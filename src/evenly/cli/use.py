@@ -122,9 +122,12 @@ def report(
     from evenly.report import write_report
     from evenly.runs.comparison import load_comparison
     from evenly.runs.tables import BOOKTABS
+    from evenly.runs.verdict import CLAIMS
 
     if to_csv is None and to_latex is None:
-        print(f"page: {write_report(folder)}")
+        page = write_report(folder)
+        for each in sorted(folder.glob("*.html")) if (folder / CLAIMS).exists() else [page]:
+            print(f"page: {each}")
         return
     if to_csv == to_latex == "-":
         raise EvenlyError("--csv and --latex cannot both be printed; give one of them a file")

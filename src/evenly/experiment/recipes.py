@@ -9,7 +9,7 @@ from typing import Any
 from attrs import frozen
 
 from evenly.data.benchmarks import RECIPES
-from evenly.errors import EvenlyError, unknown
+from evenly.errors import EvenlyError, shortened, unknown
 from evenly.settings import Option
 
 
@@ -44,7 +44,9 @@ def recipe_of(data: Any, name: str | None) -> Recipe:
         return Recipe(None, {}, {}, {}, {})
     known = RECIPES.get(str(data), {}) if isinstance(data, str | Path) else {}
     if not known:
-        raise EvenlyError(f"recipe {name!r} is for {', '.join(RECIPES)}; leave it out for other data")
+        raise EvenlyError(
+            f"recipe {shortened(name)} is of a published data set, and this one has none; `evenly datasets` names them"
+        )
     if name not in known:
         raise unknown(f"recipe of {data}", name, known)
     values = dict(known[name])

@@ -1,8 +1,8 @@
 """A claim: what a paper states, what has to be computed or trained for it, and how the outcome is judged.
 
 @claim(
-    "useful/fig2a",
-    where="Figure 2 (a)",
+    "useful/fig2ab",
+    where="Figure 2 (a), (b)",
     states="Gradient descent learns the easy feature at about iteration 250, SAM at about 450.",
     rule="Over 12 seeds, the median of GD is within 190 to 310, and SAM is later on every seed.",
     uses=lambda scale: {"paths": [computed(alignments, seed=seed) for seed in scale.seeds(12)]},
@@ -16,13 +16,14 @@ with their results in the same places. A node that several claims name is comput
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Literal
 
 from attrs import evolve, field, frozen
 
-from evenly.errors import EvenlyError, unknown
+from evenly.errors import EvenlyError, shortened, unknown
 from evenly.runs.verdict import PAPERS, Judgement, Statement
 
 ScaleName = Literal["small", "paper"]
@@ -142,6 +143,9 @@ def chosen_claims(names: Iterable[str]) -> list[Claim]:
     for name in names:
         of_name = {id: each for id, each in known.items() if name in (id, each.statement.paper)}
         if not of_name:
-            raise unknown("claim or paper", name, [*known, *PAPERS])
+            ids = {id.lower(): id for id in (*known, *PAPERS)}
+            near = difflib.get_close_matches(str(name).lower(), ids, n=1)
+            hint = f"did you mean {ids[near[0]]!r}?" if near else "`evenly reproduce` lists them"
+            raise EvenlyError(f"no claim or paper is called {shortened(name)}; {hint}")
         chosen |= of_name
     return list(chosen.values()) or list(known.values())

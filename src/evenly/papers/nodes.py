@@ -21,12 +21,13 @@ from attrs import evolve, field, frozen
 
 from evenly import __version__
 from evenly.data import Data
-from evenly.errors import EvenlyError
+from evenly.engine.progress import log
+from evenly.errors import EvenlyError, first_line
 from evenly.experiment.graph import RunNode
 from evenly.experiment.request import Request, Source, plan_for, recording
 from evenly.experiment.work import RunWork
 from evenly.files import make_folder, read_json, write_json
-from evenly.parallel.graph import Event, Failed, Finished, Shared, Show, failed
+from evenly.parallel.graph import Event, Failed, Finished, Shared, Show
 from evenly.parallel.on_ray import Needs
 from evenly.randomness import isolated, on_threads
 from evenly.runs.folder import FORMAT
@@ -35,7 +36,6 @@ from evenly.settings import Execution
 from evenly.values import plain
 
 RESULT = "result.json"
-AGAIN = "remove it; the next call computes it"
 
 
 @frozen
@@ -146,12 +146,15 @@ def stored_folder() -> Path | None:
     return folder if folder.is_dir() else None
 
 
+def is_stored(node: Stored) -> bool:
+    """Whether a stored file is here."""
+    folder = stored_folder()
+    return folder is not None and (folder / node.file).exists()
+
+
 def read_stored(node: Stored) -> StoredResult:
     """The content of a stored file."""
-    folder = stored_folder()
-    if folder is None or not (folder / node.file).exists():
-        raise EvenlyError(f"docs/results/{node.file} is not here; run evenly from a clone of its repository")
-    return StoredResult(json.loads((folder / node.file).read_bytes()))
+    return StoredResult(json.loads(((stored_folder() or Path()) / node.file).read_bytes()))
 
 
 @frozen
@@ -190,10 +193,7 @@ class ClaimWork:
         """What came of a node in an earlier call."""
         if isinstance(node, RunNode):
             return self._work(node).known(node)
-        try:
-            result = self._read(self.place(node), node)
-        except EvenlyError as error:
-            return failed(node.id, error)
+        result = self._read(self.place(node), node)
         return None if result is None else Finished(node.id, result)
 
     def keep_failure(self, event: Event | Shared, node: RunNode | Computation) -> None:
@@ -233,13 +233,18 @@ class ClaimWork:
         return f"{node.plan.data.name} {json.dumps(plain(node.plan.data.options), sort_keys=True)}"
 
     def _read(self, place: Path, node: Computation) -> Result | None:
-        """The result that is kept there, if this version of evenly computed it."""
-        content = read_json(place / RESULT, AGAIN)
-        if content is None or content.get("version") != __version__:
-            return None
-        if content.get("arguments") != plain(node.arguments):
-            raise EvenlyError(f"{place / RESULT} is of something else; {AGAIN}")
-        return Result(content["result"], content["seconds"], content["machine"])
+        """The result that is kept there, if this version of evenly computed it and the file is whole."""
+        try:
+            content = read_json(place / RESULT)
+            if content is None or content["version"] != __version__:
+                return None
+            if (content["function"], content["arguments"]) == (node.function, plain(node.arguments)):
+                return Result(content["result"], content["seconds"], content["machine"])
+            why = "it is of something else"
+        except (EvenlyError, KeyError, TypeError) as error:
+            why = first_line(error).partition(";")[0]
+        log.info("  %s is not used (%s); it is computed again", place / RESULT, why)
+        return None
 
 
 def nodes_in(tree: Any) -> Iterator[RunNode | Computation | Stored]:

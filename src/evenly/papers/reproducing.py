@@ -9,7 +9,7 @@ from typing import Any
 from attrs import field, frozen
 
 from evenly.engine.progress import log
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, reason_of
 from evenly.experiment.execute import device_for
 from evenly.experiment.graph import RunNode
 from evenly.experiment.request import split_arguments
@@ -22,6 +22,7 @@ from evenly.papers.nodes import (
     Stored,
     StoredResult,
     filled,
+    is_stored,
     machine,
     nodes_in,
     read_stored,
@@ -32,7 +33,9 @@ from evenly.parallel.progress import GraphProgress
 from evenly.randomness import on_threads
 from evenly.runs.holder import held
 from evenly.runs.verdict import CLAIMS, Verdict, read_verdicts, turned, write_verdicts
-from evenly.settings import Option, at_least, one_of
+from evenly.settings import Option, at_least, at_most, one_of
+
+MOST_SEEDS = 1000
 
 
 @frozen
@@ -44,10 +47,15 @@ class Reproduction:
     failures: Mapping[str, str] = field(factory=dict)
     out: Path | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON has them."""
+        verdicts = [verdict.to_dict() for verdict in self.verdicts]
+        return {"verdicts": verdicts, "turned": [each.id for each in self.turned], "failures": dict(self.failures)}
+
 
 @on_threads(1)
 def reproduce(
-    claims: str | Iterable[str] = (),
+    claims: str | Sequence[str] = (),
     *,
     scale: str = "small",
     seeds: int | None = None,
@@ -68,10 +76,13 @@ def reproduce(
     arguments, execution = split_arguments(settings)
     if arguments:
         raise EvenlyError(f"reproduce takes no {next(iter(arguments))}; settings are those of each claim")
+    Option("claims", str | Sequence[str]).checked(claims)
     Option("scale", str, (one_of(*SCALES),)).checked(scale)
-    Option("seeds", int | None, (at_least(1),)).checked(seeds)
+    Option("seeds", int | None, (at_least(1), at_most(MOST_SEEDS))).checked(seeds)
     chosen = chosen_claims([claims] if isinstance(claims, str) else claims)
     folder = as_path(out, "out")
+    if folder.is_file():
+        raise EvenlyError(f"{folder} is a file; give a folder as out")
     if not (folder / CLAIMS).exists() and holds_something(folder) and not (folder / "computations").exists():
         raise EvenlyError(f"{folder} is not empty and holds no claims; choose another out")
     before = read_verdicts(folder)
@@ -80,20 +91,22 @@ def reproduce(
     at = Scale(scale, seeds)  # type: ignore[arg-type]
     device = device_for(execution)
     with held(folder):
-        asked, judged = _asked(chosen, at, device.type)
+        asked, judged, failures = _asked(chosen, at, device.type)
         walked = _walked(asked.values(), ClaimWork(execution, folder), device)
-        verdicts, failures = dict(judged), dict[str, str]()
+        verdicts = dict(judged)
         for each in chosen:
             if each.id in asked:
                 try:
                     verdicts[each.id] = judged_by(each, at, asked[each.id], _result_in(walked))
-                except EvenlyError as error:
-                    failures[each.id] = str(error)
+                except Exception as error:  # of one claim; the others are judged all the same
+                    failures[each.id] = reason_of(error)
         now = [verdicts[each.id] for each in chosen if each.id in verdicts]
-        write_verdicts(folder, _in_order({**before, **{verdict.id: verdict for verdict in now}}.values()))
-        from evenly.report import write_report
+        kept = {id: verdict for id, verdict in before.items() if id not in failures}
+        write_verdicts(folder, _in_order({**kept, **{verdict.id: verdict for verdict in now}}.values()))
+        if now or kept:
+            from evenly.report import write_report
 
-        write_report(folder, runs=False)
+            write_report(folder, runs=False)
     return Reproduction(tuple(now), tuple(turned(reference, now)), failures, folder)
 
 
@@ -102,12 +115,12 @@ def judged_by(each: Claim, scale: Scale, tree: Mapping[str, Any], result: Callab
     results = filled(tree, result)
     assert each.judge is not None
     measured = [node for node in _leaves(results) if isinstance(node, Result | StoredResult)]
-    stored = list(dict.fromkeys(node.measured_on for node in measured if isinstance(node, StoredResult)))
+    places = [node.measured_on if isinstance(node, StoredResult) else node.machine for node in measured]
     judgement = each.judge(**filled_values(results))
     seconds = sum(node.seconds for node in measured if isinstance(node, Result))
     return Verdict(
         each.stated(scale.name), scale.name, judgement.outcome, judgement,
-        measured_on="; ".join(stored) or machine(), seconds=round(seconds, 3),
+        measured_on="; ".join(dict.fromkeys(places)) or machine(), seeds=scale.count, seconds=round(seconds, 3),
     )  # fmt: skip
 
 
@@ -129,32 +142,42 @@ def _leaves(results: Any) -> list[Any]:
 
 
 def _reference(path: Path) -> dict[str, Verdict]:
-    if not (verdicts := read_verdicts(path)):
+    named = path.is_dir() or path.name == CLAIMS or path.suffix == ".json"
+    if not named or not (verdicts := read_verdicts(path)):
         raise EvenlyError(f"{path} holds no verdicts; give a claims.json, or a folder of `evenly reproduce`")
     return verdicts
 
 
 def _asked(
     claims: Sequence[Claim], scale: Scale, device: str
-) -> tuple[dict[str, Mapping[str, Any]], dict[str, Verdict]]:
-    """What the nodes of each claim are, and the verdicts on claims that cannot be judged here."""
+) -> tuple[dict[str, Mapping[str, Any]], dict[str, Verdict], dict[str, str]]:
+    """What the nodes of each claim are, the verdicts on claims that cannot be judged here, and what failed."""
     asked: dict[str, Mapping[str, Any]] = {}
     judged: dict[str, Verdict] = {}
+    failures: dict[str, str] = {}
     for each in claims:
         why = _why_not(each, scale, device)
         if not why:
             assert each.uses is not None
             try:
-                tree = each.uses(scale)
-                for node in nodes_in(tree):
-                    if isinstance(node, Stored):
-                        read_stored(node)
-                asked[each.id] = tree
-                continue
-            except EvenlyError as error:  # data or a file that is not here
+                asked[each.id] = each.uses(scale)
+            except EvenlyError as error:
+                if not each.needs:
+                    failures[each.id] = str(error)
+                    continue
                 why = str(error)
-        judged[each.id] = Verdict(each.stated(scale.name), scale.name, "not testable here", reason=why)
-    return asked, judged
+            else:
+                absent = [
+                    node.file for node in nodes_in(asked[each.id]) if isinstance(node, Stored) and not is_stored(node)
+                ]
+                if not absent:
+                    continue
+                del asked[each.id]
+                why = f"docs/results/{absent[0]} is not here; run evenly from a clone of its repository"
+        judged[each.id] = Verdict(
+            each.stated(scale.name), scale.name, "not testable here", reason=why, seeds=scale.count
+        )
+    return asked, judged, failures
 
 
 def _why_not(each: Claim, scale: Scale, device: str) -> str:

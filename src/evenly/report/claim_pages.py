@@ -36,8 +36,10 @@ COLOUR_OF = {"holds": "raised", "holds in part": "raised-for-these", "does not h
 MOST_TICKS = 12
 """Values along an axis of a heat map at most."""
 HOW_TO_READ = (
-    "Every claim has a rule that was written before it was run. A claim holds where all conditions of its rule are "
-    "met. It holds in part where its main point is met and a side point is not. Otherwise it does not hold.",
+    "Every claim has a rule. A claim holds where all conditions of its rule are met. It holds in part where its main "
+    "point is met and a side point is not. Otherwise it does not hold, which may mean that a few seeds do not show it.",
+    "Rules were written before a claim was run. Where one was changed after a first run, or similar numbers were known "
+    "before, the claim says so. A corrected statement was found from a counterexample to the printed one.",
     "Fidelity says how close the setting is to the paper's: the same, reduced, or another data set in its place. "
     "What the paper leaves open is listed as our choice. Intervals are 95% t-intervals over seeds.",
 )
@@ -81,6 +83,8 @@ def in_short(verdicts: Sequence[Verdict]) -> str:
 
 def measured(each: Measurement) -> str:
     """A measured value: "91.1 ± 2.1 %"."""
+    if each.mean is None or each.sd is None:
+        return "–"
     spread = f" ± {_number(each.sd)}" if each.seeds > 1 else ""
     return f"{_number(each.mean)}{spread}{f' {each.unit}' if each.unit else ''}"
 
@@ -98,7 +102,12 @@ def _table(verdicts: Sequence[Verdict]) -> Table:
         )
         for each in verdicts
     ]
-    return Table(["claim", "verdict", "fidelity", "scale"], rows, "Every claim of the paper.", "Claims")
+    return Table(
+        ["claim", "verdict", "fidelity", "scale"],
+        rows,
+        "Claims that were judged here, and those that cannot be.",
+        "Claims",
+    )
 
 
 def _blocks(verdict: Verdict) -> list[Block]:
@@ -109,6 +118,7 @@ def _blocks(verdict: Verdict) -> list[Block]:
         Fact("command", f"evenly reproduce {verdict.id}"),
         Fact("fidelity", statement.fidelity),
         Fact("scale", verdict.scale),
+        *([Fact("seeds asked for", str(verdict.seeds))] if verdict.seeds is not None else []),
         Fact("measured on", verdict.measured_on),
         *(Fact("our choice", each) for each in statement.choices),
         *([Fact("the rule after a first run", statement.revised)] if statement.revised else []),
@@ -135,7 +145,7 @@ def _numbers(verdict: Verdict) -> Table | None:
     rows += [
         Row(name, [Cell("–"), Cell(""), Cell(""), Cell(text)])
         for name, text in verdict.statement.published.items()
-        if not any(each.startswith(name) for each in known)
+        if name not in known and not any(each.startswith(f"{name},") or each.startswith(f"{name}:") for each in known)
     ]
     if not rows:
         return None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -34,8 +35,8 @@ class Statement(Value):
     """A claim in words.
 
     Args:
-        id: the paper and the place, as "useful/fig2a".
-        where: the place in the paper, as "Figure 2 (a)".
+        id: the paper and the place, as "useful/fig2ab".
+        where: the place in the paper, as "Figure 2 (a), (b)".
         states: what the paper says, in our words.
         rule: how it is judged, written before it is run.
         fidelity: "paper" where what is run has the paper's setting, else "reduced: ...", "proxy: ..." or "not testable:
@@ -70,11 +71,14 @@ class Check(Value):
 
 @frozen
 class Measurement(Value):
-    """A quantity over seeds: its mean and t-interval; the published value beside it, as the paper prints it."""
+    """A quantity over seeds: its mean and t-interval; the published value beside it, as the paper prints it.
+
+    There is no mean where there are no values, or one of them is not finite.
+    """
 
     name: str
-    mean: float
-    sd: float = 0.0
+    mean: float | None
+    sd: float | None = 0.0
     low: float | None = None
     high: float | None = None
     seeds: int = 1
@@ -128,6 +132,8 @@ class Judgement(Value):
     @property
     def outcome(self) -> Outcome:
         """It holds where all checks are met, and in part where all main ones are."""
+        if not any(check.main for check in self.checks):
+            raise EvenlyError("a claim has no main check, so that nothing decides it; give it one")
         if not all(check.met for check in self.checks if check.main):
             return "does not hold"
         return "holds" if all(check.met for check in self.checks) else "holds in part"
@@ -141,6 +147,7 @@ class Verdict(Value):
         scale: "small" or "paper".
         reason: why it is not testable here.
         measured_on: the machine, and where it was measured at another time also the commit.
+        seeds: how many were asked for, instead of the claim's own number.
     """
 
     statement: Statement
@@ -149,6 +156,7 @@ class Verdict(Value):
     judgement: Judgement | None = None
     reason: str = ""
     measured_on: str = ""
+    seeds: int | None = None
     seconds: float = field(default=0.0, eq=False)
 
     @property
@@ -159,6 +167,8 @@ class Verdict(Value):
 def measurement(name: str, values: Iterable[float], published: str = "", unit: str = "") -> Measurement:
     """A quantity from its value on each seed; the t-interval is there from three seeds on."""
     values = [float(value) for value in values]
+    if not values or not all(map(math.isfinite, values)):
+        return Measurement(name, None, None, seeds=len(values), published=published, unit=unit)
     interval = paired(values)
     return Measurement(name, mean_of(values), sd(values), interval.low, interval.high, len(values), published, unit)
 
@@ -184,12 +194,15 @@ def write_verdicts(folder: Path, verdicts: Iterable[Verdict]) -> None:
 
 
 def turned(before: Mapping[str, Verdict], now: Iterable[Verdict]) -> list[Verdict]:
-    """The verdicts on claims that held before, whole or in part, and are judged worse now."""
-    rank = {"holds": 2, "holds in part": 1, "does not hold": 0}
+    """The verdicts on claims that held before, whole or in part, and are judged worse now, or cannot be judged.
+
+    Only those of one scale and of one number of seeds are compared.
+    """
+    rank = {"holds": 2, "holds in part": 1}
     return [
         verdict
         for verdict in now
         if (earlier := before.get(verdict.id)) is not None
-        and verdict.scale == earlier.scale
-        and rank.get(verdict.outcome, 3) < rank.get(earlier.outcome, 0)
+        and (verdict.scale, verdict.seeds) == (earlier.scale, earlier.seeds)
+        and rank.get(verdict.outcome, 0) < rank.get(earlier.outcome, 0)
     ]

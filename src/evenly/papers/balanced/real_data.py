@@ -96,6 +96,7 @@ SEEDS = "reduced: 3 seeds, the paper has 4"
 
 @claim(
     "balanced/table1-cifar-mnist",
+    revised="The stored numbers had been read before the rule was written.",
     where="Table 1, CIFAR-MNIST",
     states="SAM lowers the probing error of the harder feature, the CIFAR picture, from 12.7 to 10.2%, at no cost in "
     "the test error or the digit's.",
@@ -111,6 +112,7 @@ def table_1_cifar_mnist(stored: Mapping[str, Any]) -> Judgement:
 
 @claim(
     "balanced/table1-fmnist-mnist",
+    revised="The stored numbers had been read before the rule was written.",
     where="Table 1, FMNIST-MNIST",
     states="SAM lowers the probing error of the harder feature, the clothes, from 11.6 to 10.5%, that of the digit "
     "from 5.8 to 0.3%, and the test error from 0.5 to 0.0%.",
@@ -143,6 +145,7 @@ untestable(
 
 @claim(
     "balanced/sec4-easy-is-easier",
+    revised="The stored numbers had been read before the rule was written.",
     where="Section 4.1",
     states="With SGD one of the two features has the lower probing error: the digit in both composite data sets.",
     rule="On each seed of CIFAR-MNIST and FMNIST-MNIST the digit's probing error with SGD is below the picture's.",
@@ -160,11 +163,12 @@ def section_4_easy(stored: Sequence[Mapping[str, Any]]) -> Judgement:
 
 @claim(
     "balanced/table2-pacs-photo",
+    revised="The stored numbers had been read before the rule was written.",
     where="Table 2, PACS, P",
     states="A probe on photographs, which training left out, is more accurate with SAM (0.964) than with SGD (0.955).",
-    rule="At the settings that validation chose, the mean accuracy of the probe over 3 seeds is higher with SAM: the "
-    "table has one number for each. Side points: the 95% interval of the paired difference is above 0, and both means "
-    "are within 1 point of the published ones.",
+    rule="At the settings that validation chose, over 3 seeds: the 95% interval of the paired difference in "
+    "accuracy, SAM less SGD, is above 0. Side points: the mean is higher, and both are within 1 point of the "
+    "published ones.",
     published={"SGD, probe on the target": "0.955", "SAM, probe on the target": "0.964"},
     choices=("10 epochs: the paper gives no number", "the probe has 80% of the target domain, the rest measures it"),
     fidelity="proxy: MobileNetV2 at 128 px, as the paper names no network; 20% of the images for validation, the paper "
@@ -176,8 +180,12 @@ def table_2_pacs_photo(stored: Mapping[str, Any]) -> Judgement:
     accuracy = {arm: [1 - error / 100 for error in errors[arm]["probe"]] for arm in ("SGD", "SAM", LONGER)}
     gain = differences(accuracy["SAM"], accuracy["SGD"])
     checks = [
-        Check(f"the mean is higher with SAM ({mean(accuracy['SGD']):.3f}, {mean(accuracy['SAM']):.3f})", gain.mean > 0),
-        Check(f"SAM less SGD is above 0 ({in_words(gain)})", is_above(gain), main=False),
+        Check(
+            f"the mean is higher with SAM ({mean(accuracy['SGD']):.3f}, {mean(accuracy['SAM']):.3f})",
+            gain.mean > 0,
+            main=False,
+        ),
+        Check(f"SAM less SGD is above 0 ({in_words(gain)})", is_above(gain)),
     ]
     _, *published = TABLE_2["pacs-photo"]
     measurements = []

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evenly.papers.claims import claim
-from evenly.papers.pde.patches import CHOICES, SEEDS, WARMUP, arm, arms, difference, is_above, mean, of, pooled, worst
+from evenly.papers.pde.patches import (
+    BIASED,
+    CHOICES,
+    SEEDS,
+    WARMUP,
+    arm,
+    arms,
+    difference,
+    is_above,
+    mean,
+    of,
+    pooled,
+    worst,
+)
 from evenly.runs.run import Run
 from evenly.runs.verdict import Chart, Check, Judgement, Measurement, line, measurement
 
@@ -68,6 +81,7 @@ def _erm_figure(id: str, where: str, name: str, learned: str, states: str, seeds
         id,
         where=where,
         states=states,
+        fidelity=BIASED,
         revised=REVISED,
         rule=f"In the mean over {seeds} seeds, after 401 iterations: the largest alignment with the {learned} feature "
         f"is at least {LEARNED}, and that with the other one at most a quarter of it. Side point: on every seed.",
@@ -92,6 +106,7 @@ _erm_figure(
 
 @claim(
     "pde/fig3c",
+    fidelity=BIASED,
     revised=REVISED,
     where="Figure 3 (c)",
     states="PDE learns the core feature in the warm-up, not the spurious one, and goes on learning it as data are "
@@ -125,6 +140,7 @@ def _momentum_figure(id: str, where: str, learned: str, case: str, seeds: int, *
     @claim(
         id,
         where=where,
+        fidelity=BIASED,
         revised=REVISED,
         states=f"In {case} ERM with momentum learns the {learned} feature and barely the other, as without momentum, "
         "but faster.",
@@ -168,6 +184,7 @@ _momentum_figure("pde/fig6b", "Figure 6, case 2", "core", "case 2, beta_c 1 and 
 
 @claim(
     "pde/fig7",
+    fidelity=BIASED,
     revised="After a first run the core alignment became a main point and the spurious one a side point.",
     where="Figure 7, Appendix A",
     states="With all data added at once after the warm-up, it is harder to go on learning the core feature: the worst "

@@ -22,8 +22,10 @@ from evenly.theory.balanced_start import Parts
 WARMUP, LR, MOMENTUM, EVERY = 800, 0.03, 0.9, 10
 STARTS = {"small": SIGMA_0, "large": 1 / 50**0.5}
 """Appendix E has sigma_0 of the order 1/d, Section 2.3 of the order 1/sqrt(d)."""
-SIZES = "initial weights N(0, sigma_0^2), sigma_0 0.01414 as elsewhere here, and 1/sqrt(d) = 0.1414, the order of "
-"Section 2.3"
+SIZES = (
+    "initial weights N(0, sigma_0^2), sigma_0 0.01414 as elsewhere here, and 1/sqrt(d) = 0.1414, the order of "
+    "Section 2.3"
+)
 
 
 def warm_up_set(split: Split, seed: int) -> Tensor:

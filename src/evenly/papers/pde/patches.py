@@ -40,6 +40,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "Warmup+All, best validation epoch": {"method": "pde", "add": "all"},
 }
 """PDE's schedule is the recipe of `spurious-patches`, and so is the rule "worst-group-argmax"."""
+BIASED = "reduced: the network of the authors' code, with a bias that the paper's does not have"
 PUBLISHED = {
     "ERM (GD)": (0.00, 97.71), "ERM (GD+M)": (0.00, 97.71), "Warmup+All (Reset)": (67.69, 31.18),
     "Warmup+All": (74.24, 24.76), "PDE (Reset)": (92.51, 2.29), "PDE": (93.01, 0.03),
@@ -92,9 +93,9 @@ def difference(one: Sequence[float], other: Sequence[float]) -> Difference:
 
 
 def is_above(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether the 95% interval of the paired difference is above 0; by every seed where there are fewer than three."""
+    """Whether the 95% interval of the paired difference is above 0: from three seeds on, or where all are equal."""
     found = difference(one, other)
-    return found.low > 0 if found.low is not None else min(a - b for a, b in zip(one, other, strict=True)) > 0
+    return found.low > 0 if found.low is not None else found.pairs >= 3 and found.mean > 0
 
 
 def rows(results: Mapping[str, Runs]) -> list[Measurement]:
@@ -124,6 +125,7 @@ SIX = tuple(PUBLISHED)
 
 @claim(
     "pde/table1",
+    fidelity=BIASED,
     revised="The side point of 10 points above adding all at once was added after a first run.",
     where="Table 1",
     states="PDE raises the worst group far above ERM and above adding all data at once after the warm-up, with or "
@@ -174,6 +176,7 @@ ERM_RULE = (
 
 @claim(
     "pde/table1-erm",
+    fidelity=BIASED,
     where="Table 1, ERM (GD)",
     states="ERM by gradient descent classifies none of the worst group correctly.",
     rule=ERM_RULE,
@@ -187,6 +190,7 @@ def table_1_erm(**results: Runs) -> Judgement:
 
 @claim(
     "pde/table1-erm-momentum",
+    fidelity=BIASED,
     where="Table 1, ERM (GD+M)",
     states="ERM with momentum, set as for PDE, classifies none of the worst group correctly either.",
     rule=ERM_RULE,
@@ -224,6 +228,7 @@ def erm_continued(seed: int, steps: int = 2_000, n: int = N) -> dict[str, Any]:
 
 @claim(
     "pde/table1-convergence",
+    fidelity=BIASED,
     where="Table 1, ERM (GD); Appendix A",
     states="ERM is unable to predict the small groups; all models are trained until convergence.",
     rule="Over 3 seeds: gradient descent goes on to 2,000 iterations, five times the authors' 401. The small groups "
@@ -257,6 +262,8 @@ def table_1_convergence(runs: Sequence[Mapping[str, Any]]) -> Judgement:
 
 @claim(
     "pde/table1-reset",
+    revised="Similar numbers were known from earlier runs when the rule was written.",
+    fidelity=BIASED,
     where="Table 1, Reset",
     states="The momentum of the warm-up matters: a reset lowers the worst group, from 74.24 to 67.69 if all data are "
     "added at once and from 93.01 to 92.51 in PDE.",
@@ -279,6 +286,7 @@ def table_1_reset(**results: Runs) -> Judgement:
 
 @claim(
     "pde/table1-line15",
+    fidelity=BIASED,
     revised="Cut from five to three seeds after both were seen, with the same verdict.",
     where="Table 1 by line 15 of Algorithm 1",
     states="The weights of PDE are those of the best epoch by the worst group of validation; with them, too, PDE is "
@@ -310,6 +318,7 @@ def table_1_line_15(**results: Runs) -> Judgement:
 
 @claim(
     "pde/table4-patches",
+    revised="Similar numbers were known from earlier runs when the rule was written.",
     where="Table 4, on the synthetic data; Section 4.1",
     states="The expansion goes on learning: the worst group is higher after it than after the warm-up alone, and so is "
     "the average.",

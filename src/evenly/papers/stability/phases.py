@@ -90,6 +90,7 @@ def _numbers(found: Panels) -> list[Measurement]:
 
 @claim(
     "stability/c3-sgd",
+    revised="Similar numbers were known from earlier runs when the rule was written.",
     where="C.3, SGD",
     states="On a quadratic loss of lambda_max(H) = 2, SGD diverges at small batch sizes and small coherence measures, "
     "where the theorems say so; with lr below 1 that is due to noise, not to sharpness.",
@@ -109,6 +110,7 @@ def quadratic_sgd(found: Panels, full_batch: Sequence[Mapping[str, Any]]) -> Jud
 
 @claim(
     "stability/c3-random",
+    revised="Similar numbers were known from earlier runs when the rule was written.",
     where="C.3, random perturbation",
     states="Random perturbation has the phase diagram of SGD.",
     rule="At lr 0.3, 0.5, 0.8 and 10 seeds, on the batches of SGD: no cell in which a theorem decides and most runs do "
@@ -142,6 +144,7 @@ def quadratic_random(found: Panels, sgd: Panels) -> Judgement:
 
 @claim(
     "stability/c3-sam",
+    revised="Similar numbers were known from earlier runs when the rule was written.",
     where="C.3, SAM",
     states="SAM diverges wherever SGD does, and on more cells, as the theorems say.",
     rule="At lr 0.3, 0.5, 0.8 and 10 seeds, on the batches of SGD: no cell in which a theorem decides and most runs do "

@@ -125,6 +125,7 @@ def curves(runs: Paths, quantity: str, title: str | None = None, every: int = 5,
 
 @claim(
     "stability/fig3",
+    revised="Similar numbers were known from earlier runs when the rule was written.",
     where="C.2, Figure 3",
     states="SAM lowers the largest eigenvalue of every sample's Hessian, and with it the largest eigenvalue of the "
     "coherence matrix. The stability condition is then met with a smaller sigma.",
@@ -177,6 +178,7 @@ def coherent_features(runs: Paths) -> Judgement:
 
 @claim(
     "stability/fig4-left",
+    revised="Similar numbers were known from earlier runs when the rule was written.",
     where="Figure 4, left",
     states="Over SGD and SAM with several rho, lambda_max(S) and max_i lambda_max(H_i) form a strong regression line, "
     "along which a larger rho shifts the runs downwards.",

@@ -17,10 +17,11 @@ SHOWN = range(0, NOT_LEARNED, 10)
 
 @claim(
     "useful/fig2ab",
+    revised="Similar numbers were known from earlier runs when the rule was written.",
     where="Figure 2 (a), (b)",
     states="Gradient descent learns the easy feature at about iteration 250, SAM at about 450.",
-    rule="Over 12 seeds at beta_d 0.2 and at 0.4: the median half-time of GD is within 190 to 310, that of SAM is at "
-    "least 1.4 times as long, and SAM is later on every seed. Side point: SAM's median is within 350 to 550.",
+    rule="Over 12 seeds at beta_d 0.2 and at 0.4: SAM's median half-time is at least 1.4 times GD's, and SAM is later "
+    "on every seed. Side points: the medians are within 190 to 310 and 350 to 550; sigma_0 was chosen for that timing.",
     published={"GD, half-time": "about 250", "SAM, half-time": "about 450"},
     choices=(START, NOISE, "half-time: when the largest easy alignment has half of its value at iteration 600"),
     uses=both_strengths,
@@ -32,7 +33,7 @@ def figure_2ab(**paths: Seeds) -> Judgement:
         gd, sam = (statistics.median(times[each]) for each in ("GD", "SAM"))
         strength = STRENGTHS[name]
         checks += [
-            Check(f"{strength}: GD's median is within 190 to 310 ({gd:g})", 190 <= gd <= 310),
+            Check(f"{strength}: GD's median is within 190 to 310 ({gd:g})", 190 <= gd <= 310, main=False),
             Check(f"{strength}: SAM's is at least 1.4 times as long ({sam:g})", sam >= 1.4 * gd),
             Check(f"{strength}: SAM is later on every seed", all(s > g for g, s in zip(*times.values(), strict=True))),
             Check(f"{strength}: SAM's median is within 350 to 550 ({sam:g})", 350 <= sam <= 550, main=False),
@@ -54,6 +55,7 @@ def figure_2ab(**paths: Seeds) -> Judgement:
 
 @claim(
     "useful/fig2a-difficult",
+    revised="Similar numbers were known from earlier runs when the rule was written.",
     where="Figure 2 (a), section 5.1",
     states="From about iteration 500 on, SAM's difficult alignment is above GD's.",
     rule="Over 12 seeds at beta_d 0.2: the 95% interval of SAM's largest difficult alignment less GD's at iteration "
@@ -107,6 +109,7 @@ def _accuracies(weak: Seeds, strong: Seeds, *arms: str) -> Judgement:
 
 @claim(
     "useful/fig2c",
+    revised="Similar numbers were known from earlier runs when the rule was written.",
     where="Figure 2 (c)",
     states="Test accuracy of GD and of SAM rises clearly when beta_d goes from 0.2 to 0.4.",
     rule=f"Over 12 seeds, after 600 iterations of the network of eq. 1: {RISE}, for GD and for SAM.",
@@ -187,6 +190,7 @@ def _gaps(paths: Seeds, ahead: bool) -> Judgement:
 
 @claim(
     "useful/fig6",
+    revised="Similar numbers were known from earlier runs when the rule was written.",
     where="Figure 6, section D.1",
     states="At beta_e = beta_d = alpha = 1 the gap of eq. 11 is consistently around 0.2 to 0.3 from iteration 250 on.",
     rule="Over 12 seeds: the 95% interval of the mean gap over iterations 250 to 600 is above 0. Side points: it is "

@@ -14,7 +14,7 @@ from evenly.runs.verdict import Check, Judgement, measurement
 File = Mapping[str, Any]
 SGD, USEFUL, RANDOM = Stored("cifar10-sgd-200.json"), Stored("cifar10-useful-8.json"), Stored("cifar10-random.json")
 HALF = Stored("cifar10.json")
-SEEDS_RULE = "Three seeds, as in the paper. Paired by seed"
+SEEDS_RULE = "Three seeds, as in the paper. By the 95% interval of the difference, paired by seed"
 CHOICES = (
     "USEFUL clusters class probabilities of the images without augmentation, in eval mode",
     "bf16; the last epoch's weights; zero padding of 4, crop and flip",
@@ -35,12 +35,12 @@ def at_the_end(file: File, *names: str) -> list[float]:
 
 
 def lower(words: str, higher: Sequence[float], less: Sequence[float], *, unit: str = "points") -> list[Check]:
-    """Main: lower on every seed. Side point: the 95% interval of the difference excludes 0."""
+    """Main: the 95% interval of the difference is below 0. Side point: lower on every seed."""
     gains = [a - b for a, b in zip(higher, less, strict=True)]
     every = sum(gain > 0 for gain in gains)
     return [
-        Check(f"{words} on every seed ({every} of {len(gains)})", every == len(gains)),
-        Check(f"{words} clearly: {with_interval(gains, unit)}", clearly_positive(gains), main=False),
+        Check(f"{words} clearly: {with_interval(gains, unit)}", clearly_positive(gains)),
+        Check(f"{words} on every seed ({every} of {len(gains)})", every == len(gains), main=False),
     ]
 
 
@@ -49,8 +49,7 @@ def lower(words: str, higher: Sequence[float], less: Sequence[float], *, unit: s
     revised="The stored numbers had been read before the rule was written.",
     where="Figure 3, CIFAR-10: SGD and SGD with USEFUL",
     states="USEFUL lowers SGD's test error at 1.3 times its cost.",
-    rule=f"{SEEDS_RULE}: USEFUL's error is below SGD's on every seed. Side points: the 95% interval of the difference "
-    "excludes 0; the cost is within 1.25 to 1.35.",
+    rule=f"{SEEDS_RULE}: USEFUL's error is below SGD's. Side points: on every seed; the cost is within 1.25 to 1.35.",
     published={"SGD": "5.07±0.04", "USEFUL": "4.79±0.05", "cost": "1.3x"},
     choices=CHOICES,
     uses=lambda scale: {"sgd": SGD, "useful": USEFUL},
@@ -84,8 +83,7 @@ def half_length(half: File, method: str, optimizer: str) -> list[float]:
     revised="The stored numbers had been read before the rule was written.",
     where="Figure 3, CIFAR-10: SGD and SAM; Table 3, original data",
     states="SAM's test error is below SGD's, and below that of SGD with USEFUL.",
-    rule=f"{SEEDS_RULE}: SAM's error is below SGD's, and below USEFUL's, on every seed. Side point: the 95% interval "
-    "of each difference excludes 0.",
+    rule=f"{SEEDS_RULE}: SAM's error is below SGD's, and below USEFUL's. Side point: on every seed.",
     published={"SGD": "5.07±0.04", "USEFUL": "4.79±0.05", "SAM": "4.23±0.08"},
     fidelity="reduced: 100 epochs instead of 200; USEFUL separates at epoch 4",
     choices=CHOICES,
@@ -121,6 +119,7 @@ untestable(
 
 @claim(
     "useful/sec5.2-shares",
+    fidelity="reduced: the shares at epoch 4 are of runs of 100 epochs",
     revised="The stored numbers had been read before the rule was written.",
     where="Section 5.2",
     states="USEFUL repeats roughly 30% of CIFAR-10.",
@@ -162,8 +161,7 @@ untestable(
     revised="The stored numbers had been read before the rule was written.",
     where="Figure 5, CIFAR-10: SGD and SGD with USEFUL",
     states="USEFUL lowers the L1 norm of SGD's weights.",
-    rule=f"{SEEDS_RULE}: the L1 norm is lower with USEFUL on every seed. Side point: the 95% interval of the "
-    "difference excludes 0. SAM, and CIFAR-100, were not measured.",
+    rule=f"{SEEDS_RULE}: the L1 norm is lower with USEFUL. Side point: on every seed.",
     published={"L1 norm": "drawn only"},
     choices=(*CHOICES, "the sum of the absolute values of all parameters"),
     uses=lambda scale: {"sgd": SGD, "useful": USEFUL},
@@ -190,8 +188,8 @@ untestable(
     revised="The stored numbers had been read before the rule was written.",
     where="Table 1: SGD and SGD with USEFUL",
     states="USEFUL lowers the largest eigenvalue of the Hessian and its ratio to the fifth.",
-    rule=f"{SEEDS_RULE}: each is lower with USEFUL on every seed. Side points: the 95% intervals of the differences "
-    "exclude 0; SGD's mean largest eigenvalue is within a factor of 1.5 of the published. SAM was not measured.",
+    rule=f"{SEEDS_RULE}: each is lower with USEFUL. Side points: on every seed; "
+    "SGD's mean largest eigenvalue is within a factor of 1.5 of the published. SAM was not measured.",
     published={"lambda_max": "53.8, USEFUL 41.8, SAM 12.4", "lambda_max / lambda_5": "3.8, USEFUL 1.5, SAM 2.4"},
     choices=(*CHOICES, "Hessian of the mean loss over the first 100 images of each class, eval mode, float32"),
     uses=lambda scale: {"sgd": SGD, "useful": USEFUL},
@@ -229,8 +227,8 @@ untestable(
     revised="The stored numbers had been read before the rule was written.",
     where="Table 2, CIFAR-10",
     states="USEFUL's test error is below that of random upsampling, which does not lower SGD's.",
-    rule=f"{SEEDS_RULE}: USEFUL's error is below random upsampling's on every seed. Side points: the 95% interval of "
-    "the difference excludes 0; random upsampling's mean is not below SGD's; each mean is within 0.2 of the published.",
+    rule=f"{SEEDS_RULE}: USEFUL's error is below random upsampling's. Side points: on every seed; "
+    "random upsampling's mean is not below SGD's; each mean is within 0.2 of the published.",
     published={"SGD": "5.07±0.04", "random upsampling": "5.14±0.11", "USEFUL": "4.79±0.05"},
     choices=(*CHOICES, EQUAL_COST),
     uses=lambda scale: {"sgd": SGD, "random": RANDOM, "useful": USEFUL},
@@ -259,8 +257,7 @@ def table_2(sgd: File, random: File, useful: File) -> Judgement:
     revised="The stored numbers had been read before the rule was written.",
     where="Table 2, CIFAR-10, at half the length",
     states="USEFUL's test error is below SGD's and below that of random upsampling.",
-    rule=f"{SEEDS_RULE}: USEFUL's error is below each of the two on every seed. Side point: the 95% intervals of the "
-    "differences exclude 0.",
+    rule=f"{SEEDS_RULE}: USEFUL's error is below each of the two. Side point: on every seed.",
     published={"SGD": "5.07±0.04", "random upsampling": "5.14±0.11", "USEFUL": "4.79±0.05"},
     fidelity="reduced: 100 epochs instead of 200; USEFUL separates at epoch 4",
     choices=(*CHOICES, "random repetition has USEFUL's whole cost, the early epochs included"),
