@@ -141,7 +141,7 @@ def judged_on(id: str, content: Mapping[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("id", "file", "probe", "outcome"),
     [
-        ("balanced/table2-pacs-photo", "pacs-photo.json", "probe on the target, error", "holds in part"),
+        ("balanced/table2-pacs-photo", "pacs-photo.json", "probe on the target, error", "does not hold"),
         ("balanced/table1-cifar-mnist", "cifar-mnist.json", "picture, probing error", "does not hold"),
         ("balanced/table1-fmnist-mnist", "fashion-mnist-mnist.json", "picture, probing error", "does not hold"),
     ],
