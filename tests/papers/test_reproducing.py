@@ -277,6 +277,10 @@ def test_the_report_verb_makes_the_pages_again(registry, tmp_path):
     page = tmp_path / "useful.html"
     content = page.read_text()
     page.unlink()
+    (tmp_path / "interrupted" / "computations").mkdir(parents=True)
+    with pytest.raises(EvenlyError, match="holds no verdicts yet; run the same `evenly reproduce` again"):
+        evenly.write_report(tmp_path / "interrupted")
+    shutil.rmtree(tmp_path / "interrupted")
     shutil.rmtree(tmp_path / "computations")
     evenly.write_report(tmp_path)
     assert page.read_text() == content

@@ -118,6 +118,8 @@ def _lines(verdicts: Iterable[Verdict]) -> Iterator[str]:
     first, second = (max(map(len, column)) for column in zip(*((v.outcome, v.id) for v in verdicts), strict=True))
     for verdict in verdicts:
         start = f"{verdict.outcome:<{first}}  {verdict.id:<{second}}  "
-        text = textwrap.shorten(verdict.statement.states, max(width - len(start), 20), placeholder=" …")
+        text = textwrap.shorten(
+            f"{verdict.statement.where}: {verdict.statement.states}", max(width - len(start), 20), placeholder=" …"
+        )
         yield (start + text).rstrip()
     yield in_short(verdicts)

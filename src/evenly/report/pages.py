@@ -75,6 +75,8 @@ def _write_folder(folder: Path, runs: bool) -> Path:
         return _write_comparison(load_comparison(folder), runs)
     if (folder / CLAIMS).exists():
         return write_claim_pages(folder)
+    if (folder / "computations").is_dir():
+        raise EvenlyError(f"{folder} holds no verdicts yet; run the same `evenly reproduce` again")
     if (folder / "audit.json").exists():
         return write_page(folder / "audit.html", audit_page(*read_audits(folder)))
     stability = read_json(folder / "stability.json", "remove it and run `evenly stability` again")

@@ -18,7 +18,11 @@ CELEBA = {
 }  # fmt: skip
 FEW = "9 blond men in validation and 32 in the test set decide the worst group"
 KINDS = {
-    "celeba-tuned.json": ("pde/table2-celeba", "fine-tuned", "a MobileNetV2 from ImageNet's weights"),
+    "celeba-tuned.json": (
+        "pde/table2-celeba",
+        "fine-tuned",
+        "a MobileNetV2 from ImageNet's weights; LfF and JTT were not run with it yet",
+    ),
     "celeba.json": ("pde/table2-celeba-scratch", "from random weights", "a ResNet-18 from random weights, 64 px"),
 }
 
@@ -48,7 +52,7 @@ def _table_2(file: str) -> None:
         "method that trains on the training set alone has a higher mean, and PDE's average is within 2 points of "
         "GroupDRO's.",
         published=CELEBA,
-        choices=(f"{network}; the learning rate of each method chosen on validation", FEW),
+        choices=(network, "the learning rate of each method chosen on validation", FEW),
         fidelity="proxy: the first 10,000 images of CelebA, half of them to train on, in the place of 162,770",
         uses=lambda scale: {"stored": Stored(file)},
     )
@@ -57,11 +61,12 @@ def _table_2(file: str) -> None:
         groups = {label: shares(of_label, "worst_group") for label, of_label in by_label.items()}
         averages = {label: shares(of_label, "train_weighted") for label, of_label in by_label.items()}
         found = difference(groups["pde"], groups["erm"])
+        interval = "" if found.low is None else f" [{found.low:.1f}, {found.high:.1f}]"
         others = {label: mean(values) for label, values in groups.items() if label not in ("pde", "dfr, on validation")}
         above = mean(groups["pde"]) >= max(others.values())
         near = abs(mean(averages["pde"]) - mean(averages["group_dro"])) <= 2
         checks = [
-            Check(f"PDE above ERM: {found.mean:+.1f} points [{found.low:.1f}, {found.high:.1f}]",
+            Check(f"PDE above ERM: {found.mean:+.1f} points{interval}",
                   is_above(groups["pde"], groups["erm"])),
             Check(f"no other is higher (next: {max(others, key=others.__getitem__)})", above, main=False),
             Check("its average is within 2 points of GroupDRO's", near, main=False),
@@ -162,6 +167,18 @@ untestable(
     },
 )
 untestable(
+    "pde/fig4-waterbirds",
+    where="Figure 4, Waterbirds",
+    states="If the momentum is reset after the warm-up, the worst group falls.",
+    why=f"{WATERBIRDS}; the synthetic data and digits are in their place in pde/fig4 and pde/fig4-digits",
+)
+untestable(
+    "pde/fig5-waterbirds",
+    where="Figure 5, Waterbirds",
+    states="A smaller learning rate in the expansion stage keeps the worst group while the average rises.",
+    why=f"{WATERBIRDS}; see pde/fig5-digits",
+)
+untestable(
     "pde/table5",
     where="Table 5, Waterbirds",
     states="Expansions of 10 images give the best worst group, of 50 the lowest.",
@@ -187,5 +204,5 @@ untestable(
     where="Table 11, Waterbirds",
     states="Augmentation lowers GroupDRO's worst group and raises PDE's.",
     why=f"{WATERBIRDS}; the same on CelebA needs about 30 minutes of a GPU: not run yet",
-    published={"GroupDRO": "86.7 to 85.7", "PDE": "88.9 to 90.3"},
+    published={"GroupDRO": "86.7 / 93.2 to 85.7 / 96.6", "PDE": "88.9 / 89.5 to 90.3 / 92.4"},
 )
