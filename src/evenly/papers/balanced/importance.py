@@ -10,9 +10,11 @@ from torch import Tensor
 
 from evenly.data.spiral import SpiralDistribution, draw
 from evenly.diagnose.importance import importance_map, lorenz
-from evenly.papers.balanced.paths import COMPLEXITY, OPEN, differences, in_words, is_above, is_below, mean
+from evenly.papers.balanced.paths import COMPLEXITY, OPEN
 from evenly.papers.claims import Scale, claim, untestable
+from evenly.papers.judging import differences, in_words, is_above, is_below
 from evenly.papers.nodes import Computation, computed
+from evenly.runs.differences import mean
 from evenly.runs.verdict import Chart, Check, HeatMap, Judgement, Measurement, line, measurement
 from evenly.theory import spiral
 

@@ -8,19 +8,11 @@ from typing import Any
 import torch
 
 from evenly.data.spiral import SpiralDistribution, draw
-from evenly.papers.balanced.paths import (
-    COMPLEXITY,
-    OPEN,
-    RHOS,
-    differences,
-    errors_of,
-    in_words,
-    is_above,
-    is_below,
-    mean,
-)
+from evenly.papers.balanced.paths import COMPLEXITY, OPEN, RHOS, errors_of
 from evenly.papers.claims import Scale, claim
+from evenly.papers.judging import differences, in_words, is_above, is_below
 from evenly.papers.nodes import computed
+from evenly.runs.differences import mean
 from evenly.runs.verdict import Chart, Check, Judgement, line, measurement
 from evenly.theory import spiral
 

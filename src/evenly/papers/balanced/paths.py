@@ -11,7 +11,7 @@ from torch import Tensor
 from evenly.data.spiral import SpiralDistribution, draw
 from evenly.papers.claims import Scale
 from evenly.papers.nodes import Computation, computed
-from evenly.runs.differences import Difference, paired
+from evenly.runs.differences import Difference
 from evenly.theory import spiral
 
 RHOS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
@@ -59,25 +59,6 @@ def errors_of(
     return computed(errors, rhos=[*rhos], seeds=scale.seeds(count, first), complexity=complexity, **setting)
 
 
-def differences(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """First minus second, paired by seed."""
-    return paired([a - b for a, b in zip(first, second, strict=True)])
-
-
-def is_above(difference: Difference) -> bool:
-    """Whether the 95% interval over seeds is above 0; of seeds that all differ by the same, whether that is."""
-    if difference.low is None:
-        return difference.pairs > 2 and difference.mean > 0
-    return difference.low > 0
-
-
-def is_below(difference: Difference) -> bool:
-    """Whether the 95% interval over seeds is below 0."""
-    if difference.high is None:
-        return difference.pairs > 2 and difference.mean < 0
-    return difference.high < 0
-
-
 def is_clear_drop(drops: Sequence[Difference]) -> bool:
     """Whether one of several drops is clear at the 5% level, corrected for their number."""
     return any(drop.mean > 0 and drop.p is not None and drop.p < 0.05 / len(drops) for drop in drops)
@@ -86,17 +67,6 @@ def is_clear_drop(drops: Sequence[Difference]) -> bool:
 def clearest(drops: Sequence[Difference]) -> Difference:
     """The drop with the smallest p-value; where none is one, the largest."""
     return min(drops, key=lambda drop: (drop.p or 0.0) if drop.mean > 0 else 2 - drop.mean)
-
-
-def in_words(difference: Difference, digits: int = 3) -> str:
-    """The mean and the interval: "-0.105 [-0.131, -0.079]"."""
-    if difference.low is None or difference.high is None:
-        return f"{difference.mean:.{digits}f}"
-    return f"{difference.mean:.{digits}f} [{difference.low:.{digits}f}, {difference.high:.{digits}f}]"
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def falls(values: Sequence[float]) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evenly.papers.balanced.paths import differences, in_words, is_above, is_below, mean
 from evenly.papers.claims import claim, untestable
+from evenly.papers.judging import differences, in_words, is_above, is_below
 from evenly.papers.nodes import Stored
+from evenly.runs.differences import mean
 from evenly.runs.verdict import Check, Judgement, measurement
 
 LONGER = "SGD, twice the epochs"

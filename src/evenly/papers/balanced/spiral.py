@@ -8,22 +8,11 @@ from typing import Any
 import torch
 
 from evenly.data.spiral import SpiralDistribution, draw
-from evenly.papers.balanced.paths import (
-    COMPLEXITY,
-    OPEN,
-    RHOS,
-    differences,
-    errors_of,
-    falls,
-    in_words,
-    is_above,
-    is_below,
-    is_clear_drop,
-    mean,
-)
+from evenly.papers.balanced.paths import COMPLEXITY, OPEN, RHOS, errors_of, falls, is_clear_drop
 from evenly.papers.claims import claim
+from evenly.papers.judging import differences, in_words, is_above, is_below
 from evenly.papers.nodes import computed
-from evenly.runs.differences import paired
+from evenly.runs.differences import mean, paired
 from evenly.runs.verdict import Chart, Check, HeatMap, Judgement, line, measurement
 from evenly.theory import spiral
 

@@ -15,9 +15,9 @@ from evenly.data.spiral import SpiralDistribution, draw
 from evenly.diagnose.probing import probe
 from evenly.optim.lsam import LSAM
 from evenly.optim.sam import SAM
-from evenly.papers.balanced.paths import mean
 from evenly.papers.claims import Scale, claim
 from evenly.papers.nodes import Computation, computed
+from evenly.runs.differences import mean
 from evenly.runs.verdict import Check, Judgement, measurement
 from evenly.theory import spiral
 

@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evenly.papers.balanced.paths import (
-    COMPLEXITY,
-    OPEN,
-    RHOS,
-    clearest,
-    differences,
-    errors_of,
-    in_words,
-    is_above,
-    is_clear_drop,
-    mean,
-)
+from evenly.papers.balanced.paths import COMPLEXITY, OPEN, RHOS, clearest, errors_of, is_clear_drop
 from evenly.papers.claims import Scale, claim
+from evenly.papers.judging import differences, in_words, is_above
+from evenly.runs.differences import mean
 from evenly.runs.verdict import Chart, Check, Judgement, line, measurement
 
 NOISE_RHOS = (0.0, 0.5, 1.0, 1.5)

@@ -5,20 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evenly.papers.claims import claim
-from evenly.papers.pde.patches import (
-    BIASED,
-    CHOICES,
-    SEEDS,
-    WARMUP,
-    arm,
-    arms,
-    difference,
-    is_above,
-    mean,
-    of,
-    pooled,
-    worst,
-)
+from evenly.papers.judging import clearly_above, differences
+from evenly.papers.pde.patches import BIASED, CHOICES, SEEDS, WARMUP, arm, arms, of, pooled, worst
+from evenly.runs.differences import mean
 from evenly.runs.run import Run
 from evenly.runs.verdict import Chart, Check, Judgement, Measurement, line, measurement
 
@@ -202,9 +191,10 @@ def figure_7(**results: Runs) -> Judgement:
         for feature in FEATURES
     }
     checks = [
-        Check("both small groups are below PDE's", is_above(of(pooled, pde), of(pooled, at_once))),
+        Check("both small groups are below PDE's", clearly_above(of(pooled, pde), of(pooled, at_once))),
         Check(
-            "the core alignment is below PDE's", is_above([b for _, b in ends["core"]], [a for a, _ in ends["core"]])
+            "the core alignment is below PDE's",
+            clearly_above([b for _, b in ends["core"]], [a for a, _ in ends["core"]]),
         ),
         Check("the spurious one is larger on every seed", all(a > b for a, b in ends["spurious"]), main=False),
     ]
@@ -232,11 +222,11 @@ def figure_7(**results: Runs) -> Judgement:
 )
 def figure_4(**results: Runs) -> Judgement:
     kept, reset = results["PDE"], results["PDE (Reset)"]
-    found = difference(of(worst, kept), of(worst, reset))
+    found = differences(of(worst, kept), of(worst, reset))
     soon = WARMUP + 100
     larger = [alignment(b, "spurious", soon) - alignment(a, "spurious", soon) for a, b in zip(kept, reset, strict=True)]
     checks = [
-        Check(f"kept above reset: {found.mean:+.2f} points", is_above(of(worst, kept), of(worst, reset))),
+        Check(f"kept above reset: {found.mean:+.2f} points", clearly_above(of(worst, kept), of(worst, reset))),
         Check("more of the spurious feature with the reset", min(larger) > 0, main=False),
     ]
     measurements = [

@@ -17,9 +17,11 @@ from evenly.experiment.graph import RunNode
 from evenly.methods.group_dro import worst_group
 from evenly.optim.registry import builder
 from evenly.papers.claims import Scale, claim
+from evenly.papers.judging import clearly_above, differences
 from evenly.papers.nodes import computed, trained
-from evenly.papers.pde.patches import difference, is_above, mean, of, worst
+from evenly.papers.pde.patches import of, worst
 from evenly.runs.cost_to_reach import cost_to_reach
+from evenly.runs.differences import mean
 from evenly.runs.run import Run
 from evenly.runs.verdict import Chart, Check, Judgement, Measurement, line, measurement
 
@@ -79,11 +81,11 @@ ERM, PDE, DRO, SUBSAMPLE = ({"method": name} for name in ("erm", "pde", "group_d
     uses=digits(erm=ERM, balanced={**ERM, "data_options": {"rate": 0.5}}),
 )
 def section_1(erm: Runs, balanced: Runs) -> Judgement:
-    found = difference(of(worst, balanced), of(worst, erm))
+    found = differences(of(worst, balanced), of(worst, erm))
     return Judgement(
         [
             Check(f"20 points below: {found.mean:.1f}", found.mean >= 20),
-            Check("on other seeds, too", is_above(of(worst, balanced), of(worst, erm))),
+            Check("on other seeds, too", clearly_above(of(worst, balanced), of(worst, erm))),
         ],
         reached({"ERM": erm, "ERM on balanced data": balanced}),
     )
@@ -108,12 +110,12 @@ TABLE_2 = {"ERM": "70.0 / 97.1", "Subsample": "86.9 / 89.2", "GroupDRO": "86.7 /
 def table_2_digits(**results: Runs) -> Judgement:
     checks = []
     for name in ("PDE", "GroupDRO", "Subsample"):
-        found = difference(of(worst, results[name]), of(worst, results["ERM"]))
-        met = found.mean >= 15 and is_above(of(worst, results[name]), of(worst, results["ERM"]))
+        found = differences(of(worst, results[name]), of(worst, results["ERM"]))
+        met = found.mean >= 15 and clearly_above(of(worst, results[name]), of(worst, results["ERM"]))
         checks.append(Check(f"{name} above ERM: {found.mean:+.1f} points", met))
     for name in ("GroupDRO", "Subsample"):
-        found = difference(of(worst, results["PDE"]), of(worst, results[name]))
-        met = is_above(of(worst, results["PDE"]), of(worst, results[name]))
+        found = differences(of(worst, results["PDE"]), of(worst, results[name]))
+        met = clearly_above(of(worst, results["PDE"]), of(worst, results[name]))
         checks.append(Check(f"PDE above {name}: {found.mean:+.1f} points", met, main=False))
     return Judgement(checks, reached(results, TABLE_2))
 
@@ -136,9 +138,9 @@ def table_2_digits(**results: Runs) -> Judgement:
 def table_3_digits(**results: Runs) -> Judgement:
     epochs = {name: [run.results.selected_after_epochs for run in runs] for name, runs in results.items()}
     ratio = mean(epochs["GroupDRO"]) / mean(epochs["PDE"])
-    better = is_above(of(worst, results["PDE"]), of(worst, results["GroupDRO"]))
+    better = clearly_above(of(worst, results["PDE"]), of(worst, results["GroupDRO"]))
     checks = [
-        Check(f"PDE stops earlier, {ratio:.1f} times", is_above(epochs["GroupDRO"], epochs["PDE"])),
+        Check(f"PDE stops earlier, {ratio:.1f} times", clearly_above(epochs["GroupDRO"], epochs["PDE"])),
         Check("ten times as early", ratio >= 10, main=False),
         Check("PDE's worst group is better", better, main=False),
     ]
@@ -217,8 +219,8 @@ def table_4_digits(erm: Runs, warmup: Runs, pde: Runs) -> Judgement:
     after, before, plain = (of(worst, runs) for runs in (pde, warmup, erm))
     share = (mean(before) - mean(plain)) / (mean(after) - mean(plain))
     checks = [
-        Check(f"worst group: {difference(after, before).mean:+.1f} points", is_above(after, before)),
-        Check("average", is_above(of(average, pde), of(average, warmup)), main=False),
+        Check(f"worst group: {differences(after, before).mean:+.1f} points", clearly_above(after, before)),
+        Check("average", clearly_above(of(average, pde), of(average, warmup)), main=False),
         Check(f"the warm-up has {share:.0%} of the gain", share > 0.5, main=False),
     ]
     published = {"after the warm-up": "86.0 / 91.9", "after the expansions": "90.3 / 92.4"}
@@ -240,14 +242,14 @@ def figure_4_digits(kept: Runs, reset: Runs) -> Judgement:
         return 100 * mean([row["validation"]["worst_group"] for row in run.history[WARMUP:]])
 
     values = {name: of(after, runs) for name, runs in (("kept", kept), ("reset", reset))}
-    found = difference(values["kept"], values["reset"])
+    found = differences(values["kept"], values["reset"])
     shown = range(WARMUP - 20, len(kept[0].history))
     lines = [
         line(name, [t + 1 for t in shown], [100 * runs[0].history[t]["validation"]["worst_group"] for t in shown])
         for name, runs in (("kept", kept), ("reset", reset))
     ]
     return Judgement(
-        [Check(f"kept above reset: {found.mean:+.2f} points", is_above(values["kept"], values["reset"]))],
+        [Check(f"kept above reset: {found.mean:+.2f} points", clearly_above(values["kept"], values["reset"]))],
         [measurement(f"worst group in the expansions, {name}", of_runs, unit="%") for name, of_runs in values.items()],
         [Chart("worst group of validation, %, one seed", "epoch", lines, marks=(float(WARMUP),))],
     )
@@ -275,8 +277,8 @@ def decayed(decay: float) -> dict[str, Any]:
 def table_5_digits(**results: Runs) -> Judgement:
     middle = of(worst, results["size 3"])
     checks = [
-        Check("3 above 13", is_above(middle, of(worst, results["size 13"]))),
-        Check("3 above 1", is_above(middle, of(worst, results["size 1"])), main=False),
+        Check("3 above 13", clearly_above(middle, of(worst, results["size 13"]))),
+        Check("3 above 1", clearly_above(middle, of(worst, results["size 1"])), main=False),
     ]
     published = {"size 1": "89.9 / 92.1", "size 3": "90.3 / 92.4", "size 13": "88.1 / 93.4"}
     return Judgement(checks, reached(results, published))
@@ -301,7 +303,7 @@ def table_6_digits(**results: Runs) -> Judgement:
     lower, same = of(worst, results["factor 0.01"]), of(worst, results["factor 1"])
     means = [mean(of(worst, results[f"factor {decay:g}"])) for decay in DECAYS[1:]]
     checks = [
-        Check(f"0.01 above 1: {difference(lower, same).mean:+.1f} points", is_above(lower, same)),
+        Check(f"0.01 above 1: {differences(lower, same).mean:+.1f} points", clearly_above(lower, same)),
         Check("0.1, 0.01 and 0.001 are within 2 points", max(means) - min(means) <= 2, main=False),
     ]
     return Judgement(checks, reached(results, {f"factor {decay:g}": values for decay, values in RATES.items()}))
@@ -328,7 +330,7 @@ def figure_5_digits(**results: Runs) -> Judgement:
     counts = {name: of(expansions, runs) for name, runs in results.items()}
     levels = {name: mean(of(best, runs)) for name, runs in results.items()}
     checks = [
-        Check("more expansions at 0.001 than at 1", is_above(counts["factor 0.001"], counts["factor 1"])),
+        Check("more expansions at 0.001 than at 1", clearly_above(counts["factor 0.001"], counts["factor 1"])),
         Check("0.001 is not the best", max(levels, key=levels.__getitem__) != "factor 0.001", main=False),
     ]
     shown = range(WARMUP - 10, 240, 2)
@@ -358,10 +360,10 @@ def _inferred(way: str) -> None:
         uses=digits(erm=ERM, pde={**PDE, "groups": "infer", "infer": way}),
     )
     def judge(erm: Runs, pde: Runs) -> Judgement:
-        found = difference(of(worst, pde), of(worst, erm))
+        found = differences(of(worst, pde), of(worst, erm))
         checks = [
             Check(f"10 points above ERM: {found.mean:+.1f}", found.mean >= 10),
-            Check("on other seeds, too", is_above(of(worst, pde), of(worst, erm))),
+            Check("on other seeds, too", clearly_above(of(worst, pde), of(worst, erm))),
         ]
         matches = [run.results.inferred_groups.match for run in pde if run.results.inferred_groups is not None]
         recalls = [100 * match.minority.recall for match in matches if match is not None]

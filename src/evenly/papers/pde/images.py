@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evenly.papers.claims import claim, untestable
+from evenly.papers.judging import clearly_above, differences
 from evenly.papers.nodes import Stored
-from evenly.papers.pde.patches import difference, is_above, mean
+from evenly.runs.differences import mean
 from evenly.runs.verdict import Check, Judgement, measurement
 
 CELEBA = {
@@ -60,14 +61,14 @@ def _table_2(file: str) -> None:
         by_label = chosen(stored)
         groups = {label: shares(of_label, "worst_group") for label, of_label in by_label.items()}
         averages = {label: shares(of_label, "train_weighted") for label, of_label in by_label.items()}
-        found = difference(groups["pde"], groups["erm"])
+        found = differences(groups["pde"], groups["erm"])
         interval = "" if found.low is None else f" [{found.low:.1f}, {found.high:.1f}]"
         others = {label: mean(values) for label, values in groups.items() if label not in ("pde", "dfr, on validation")}
         above = mean(groups["pde"]) >= max(others.values())
         near = abs(mean(averages["pde"]) - mean(averages["group_dro"])) <= 2
         checks = [
             Check(f"PDE above ERM: {found.mean:+.1f} points{interval}",
-                  is_above(groups["pde"], groups["erm"])),
+                  clearly_above(groups["pde"], groups["erm"])),
             Check(f"no other is higher (next: {max(others, key=others.__getitem__)})", above, main=False),
             Check("its average is within 2 points of GroupDRO's", near, main=False),
         ]  # fmt: skip
@@ -100,7 +101,7 @@ def _table_9(file: str) -> None:
         dro, pde = ([row["selected_after_epochs"] for row in by_label[label]] for label in ("group_dro", "pde"))
         ratio = mean(dro) / mean(pde)
         checks = [
-            Check(f"PDE stops earlier, {ratio:.1f} times", is_above(dro, pde)),
+            Check(f"PDE stops earlier, {ratio:.1f} times", clearly_above(dro, pde)),
             Check("ten times as early", ratio >= 10, main=False),
         ]
         return Judgement(checks, [measurement("GroupDRO", dro, "23.7"), measurement("PDE", pde, "0.7")])

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from evenly.experiment.graph import RunNode
 from evenly.papers.claims import Scale, claim
+from evenly.papers.judging import clearly_above, differences
 from evenly.papers.nodes import computed, trained
 from evenly.papers.pde.data import BY_TEXT, NOISE, N, distribution
-from evenly.runs.differences import Difference, paired
+from evenly.runs.differences import mean
 from evenly.runs.run import Run
 from evenly.runs.verdict import Chart, Check, Judgement, Measurement, line, measurement
 from evenly.theory import cubic
@@ -87,17 +88,6 @@ def gaps(runs: Runs) -> list[float]:
     return [overall(run) - worst(run) for run in runs]
 
 
-def difference(one: Sequence[float], other: Sequence[float]) -> Difference:
-    """Of two arms, paired by seed."""
-    return paired([a - b for a, b in zip(one, other, strict=True)])
-
-
-def is_above(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether the 95% interval of the paired difference is above 0: from three seeds on, or where all are equal."""
-    found = difference(one, other)
-    return found.low > 0 if found.low is not None else found.pairs >= 3 and found.mean > 0
-
-
 def rows(results: Mapping[str, Runs]) -> list[Measurement]:
     """Worst group, gap, both small groups and overall accuracy of each arm."""
     measurements = []
@@ -114,10 +104,6 @@ def rows(results: Mapping[str, Runs]) -> list[Measurement]:
 
 def of(values: Any, runs: Runs) -> list[float]:
     return [values(run) for run in runs]
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 SIX = tuple(PUBLISHED)
@@ -142,13 +128,13 @@ def table_1(**results: Runs) -> Judgement:
     checks = []
     for one, other in (("PDE", "ERM (GD)"), ("PDE", "Warmup+All"), ("PDE (Reset)", "Warmup+All (Reset)")):
         for name, values in (("worst group", worst), ("both small groups", pooled)):
-            found = difference(of(values, results[one]), of(values, results[other]))
-            met = is_above(of(values, results[one]), of(values, results[other]))
+            found = differences(of(values, results[one]), of(values, results[other]))
+            met = clearly_above(of(values, results[one]), of(values, results[other]))
             checks.append(Check(f"{one} above {other}, {name}: {found.mean:+.1f} points", met))
     level, gap, all_at_once = (
         mean(of(worst, results["PDE"])), mean(gaps(results["PDE"])), mean(of(worst, results["Warmup+All"])),
     )  # fmt: skip
-    more = difference(of(pooled, results["PDE"]), of(pooled, results["Warmup+All"])).mean
+    more = differences(of(pooled, results["PDE"]), of(pooled, results["Warmup+All"])).mean
     checks += [
         Check(f"PDE at least 10 points above Warmup+All, both small groups ({more:.1f})", more >= 10, main=False),
         Check(f"PDE within 5 points of 93.01 ({level:.1f})", abs(level - 93.01) <= 5, main=False),
@@ -277,7 +263,7 @@ def table_1_reset(**results: Runs) -> Judgement:
     checks, measurements = [], []
     for name, published in (("Warmup+All", "6.55"), ("PDE", "0.50")):
         kept, reset = (of(worst, results[each]) for each in (name, f"{name} (Reset)"))
-        met = is_above(kept, reset)
+        met = clearly_above(kept, reset)
         checks.append(Check(f"{name}: kept above reset", met, main=name == "Warmup+All"))
         differences = [a - b for a, b in zip(kept, reset, strict=True)]
         measurements.append(measurement(f"{name} minus its reset", differences, published, "points"))
@@ -306,8 +292,8 @@ def table_1_line_15(**results: Runs) -> Judgement:
     in_warmup = sum(run.results.selected_epoch <= WARMUP for run in results["Warmup+All, best validation epoch"])
     checks = [
         Check("the best epoch of validation", all(best(run) for runs in results.values() for run in runs)),
-        Check(f"PDE above Warmup+All: {difference(one, other).mean:+.1f} points, of whose weights {in_warmup} of "
-              f"{len(other)} are of the warm-up", is_above(one, other)),
+        Check(f"PDE above Warmup+All: {differences(one, other).mean:+.1f} points, of whose weights {in_warmup} of "
+              f"{len(other)} are of the warm-up", clearly_above(one, other)),
     ]  # fmt: skip
     selected = [
         measurement(f"{name}: iteration", [run.results.selected_epoch for run in runs])
@@ -337,6 +323,6 @@ def table_4_patches(**results: Runs) -> Judgement:
         ("overall", overall, False),
     ):
         after, before = of(values, results["PDE"]), of(values, results["warm-up alone"])
-        found = difference(after, before)
-        checks.append(Check(f"{name}: {found.mean:+.1f} points", is_above(after, before), main=main))
+        found = differences(after, before)
+        checks.append(Check(f"{name}: {found.mean:+.1f} points", clearly_above(after, before), main=main))
     return Judgement(checks, rows(results))

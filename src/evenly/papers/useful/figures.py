@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evenly.papers.claims import Scale, claim
+from evenly.papers.judging import in_words, is_above
 from evenly.papers.useful.dynamics import NOISE, NOT_LEARNED, START, STEPS, STRENGTHS, both_strengths, half_time, toy
-from evenly.papers.useful.intervals import clearly_positive, with_interval
+from evenly.runs.differences import paired
 from evenly.runs.verdict import Chart, Check, Judgement, line, measurement
 
 Seeds = Sequence[Mapping[str, Any]]
@@ -76,7 +77,7 @@ def figure_2a_difficult(paths: Seeds) -> Judgement:
     mean = [statistics.mean(each[t] for each in differences) for t in SHOWN]
     return Judgement(
         [
-            Check(f"SAM's is above GD's at 600 ({with_interval(last)})", clearly_positive(last)),
+            Check(f"SAM's is above GD's at 600 ({in_words(paired(last))})", is_above(paired(last))),
             Check(f"from within 400 to 600 on (median {middle:g})", 400 <= middle <= 600, main=False),
             Check(f"by at least 1% of the easy level {level:.2f}", statistics.mean(last) >= 0.01 * level, main=False),
         ],
@@ -96,7 +97,9 @@ def _accuracies(weak: Seeds, strong: Seeds, *arms: str) -> Judgement:
     for arm in arms:
         pair = [[path[arm]["accuracy"] for path in paths] for paths in (weak, strong)]
         rise = [after - before for before, after in zip(*pair, strict=True)]
-        checks.append(Check(f"{arm}: the accuracy rises ({with_interval(rise, 'points')})", clearly_positive(rise)))
+        checks.append(
+            Check(f"{arm}: the accuracy rises ({in_words(paired(rise), unit='points')})", is_above(paired(rise)))
+        )
         for strength, values, of_seeds in zip(("0.2", "0.4"), pair, (weak, strong), strict=True):
             lacking = [path[arm]["accuracy_without"] for path in of_seeds]
             measurements += [
@@ -179,7 +182,7 @@ def _gaps(paths: Seeds, ahead: bool) -> Judgement:
     average = [statistics.mean(curve[t] for curve in curves) for t in SHOWN]
     return Judgement(
         [
-            Check(f"the mean gap is above 0 ({with_interval(means)})", clearly_positive(means)),
+            Check(f"the mean gap is above 0 ({in_words(paired(means))})", is_above(paired(means))),
             Check(f"it is above 0 on every seed ({positive} of {len(means)})", positive == len(means), main=False),
             Check(f"its mean is within 0.2 to 0.3 ({overall:.3f})", 0.2 <= overall <= 0.3, main=False),
         ],

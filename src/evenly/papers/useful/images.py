@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evenly.papers.claims import claim, untestable
+from evenly.papers.judging import in_words, is_above
 from evenly.papers.nodes import Stored
-from evenly.papers.useful.intervals import clearly_positive, with_interval
-from evenly.runs.differences import mean
+from evenly.runs.differences import mean, paired
 from evenly.runs.verdict import Check, Judgement, measurement
 
 File = Mapping[str, Any]
@@ -39,7 +39,7 @@ def lower(words: str, higher: Sequence[float], less: Sequence[float], *, unit: s
     gains = [a - b for a, b in zip(higher, less, strict=True)]
     every = sum(gain > 0 for gain in gains)
     return [
-        Check(f"{words} clearly: {with_interval(gains, unit)}", clearly_positive(gains)),
+        Check(f"{words} clearly: {in_words(paired(gains), unit=unit)}", is_above(paired(gains))),
         Check(f"{words} on every seed ({every} of {len(gains)})", every == len(gains), main=False),
     ]
 

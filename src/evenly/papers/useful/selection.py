@@ -3,7 +3,6 @@ gains (section 4)."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,9 +16,10 @@ from evenly.methods.misclassification import misclassified
 from evenly.methods.quantile import above_quantile
 from evenly.methods.useful import hard_examples
 from evenly.papers.claims import Scale, claim
+from evenly.papers.judging import in_words, is_above
 from evenly.papers.nodes import computed, trained
 from evenly.papers.useful.dynamics import FILTERS, LR, NOISE, SIGMA_0, START, STEPS, N
-from evenly.papers.useful.intervals import clearly_positive, with_interval
+from evenly.runs.differences import paired
 from evenly.runs.run import Run
 from evenly.runs.verdict import Chart, Check, Judgement, line, measurement
 from evenly.theory import cubic
@@ -110,7 +110,7 @@ def choice_of_clusters(draws: Sequence[Mapping[str, Any]]) -> Judgement:
     checks = []
     for name in ("misclassified", "above the median loss"):
         ahead = [ours - other for ours, other in zip(scores["clusters"], scores[name], strict=True)]
-        checks.append(Check(f"clusters against {name}: {with_interval(ahead)}", clearly_positive(ahead)))
+        checks.append(Check(f"clusters against {name}: {in_words(paired(ahead))}", is_above(paired(ahead))))
     return Judgement(checks, [measurement(f"F1, {name}", values) for name, values in scores.items()])
 
 
@@ -162,11 +162,12 @@ def gain(erm: Sequence[Run], useful: Sequence[Run], random: Sequence[Run]) -> Ju
         found.append(_found(torch.as_tensor(run.selection.indices), lacks))
     most = max(map(abs, by_chance))
     low = min(each[name] for each in found for name in ("precision", "recall"))
+    gain, lead = paired(gains), paired(ahead)
     return Judgement(
         [
-            Check(f"USEFUL gains at least 1 point ({with_interval(gains, 'points')})", statistics.mean(gains) >= 1),
+            Check(f"USEFUL gains at least 1 point ({in_words(gain, unit='points')})", gain.mean >= 1),
             Check(f"no seed loses (smallest gain {min(gains):+.2f})", min(gains) >= 0),
-            Check(f"above random repetition ({with_interval(ahead, 'points')})", clearly_positive(ahead), main=False),
+            Check(f"above random repetition ({in_words(lead, unit='points')})", is_above(lead), main=False),
             Check(f"random repetition changes little (at most {most:.2f} points)", most <= 0.5),
             Check(f"what is repeated lacks the easy feature (precision and recall at least {low:.3f})", low >= 0.95),
         ],
