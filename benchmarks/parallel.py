@@ -78,7 +78,7 @@ def finished(count: int, folder: Path) -> dict[str, Any]:
     started = time.perf_counter()
     graph = graph_of(arms, seeds)
     made = time.perf_counter() - started
-    walked = _walked(nodes_of(graph), work, device_named("cpu"), "finished")
+    walked = _walked(nodes_of(graph), work, device_named("cpu"), "finished", contextlib.ExitStack())
     rows = rows_of(graph, walked)
     seconds = time.perf_counter() - started
     return {"runs": len(rows), "seconds": round(seconds, 2), "of which to make the graph": round(made, 2)}
