@@ -20,6 +20,7 @@ VERBS = [
     "export",
     "audit",
     "stability",
+    "reproduce",
     "report",
     "status",
     "methods",

@@ -179,6 +179,8 @@ def command(draw, home):
         words.append(draw.choice(option.opts))
         if not option.is_flag:
             words.append(draw.choice(draw.choice([TEXTS, TEXTS, TEXTS, places, odd])))
+    if verb == "reproduce":
+        words += ["--device", draw.choice(["x", "cuda:9", ""])]
     if verb in ("demo", "audit", "stability"):  # these compute; nothing is left of them but what is refused
         words += [draw.choice(["--seed", "--device"]), draw.choice(["x", "cuda:9", ""])]
     return words

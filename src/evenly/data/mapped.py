@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from evenly.errors import EvenlyError
+from evenly.settings import at_least, checks_options
 
 HOST_SHARE = 0.5
 """The share of the host's free memory up to which inputs are held in it; decoding and splitting copy them once."""
@@ -141,8 +142,9 @@ def pieces(inputs: Tensor | MappedRows, size: int | None = None) -> Iterator[Ten
 _processes: ContextVar[int] = ContextVar("processes", default=1)
 
 
+@checks_options
 @contextmanager
-def memory_shared_by(processes: int) -> Iterator[None]:
+def memory_shared_by(processes: Annotated[int, at_least(1)]) -> Iterator[None]:
     """In the block, what this process reads may take its share of the memory: others read as much."""
     before = _processes.set(processes)
     try:

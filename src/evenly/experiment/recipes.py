@@ -27,6 +27,10 @@ class Recipe:
         """The options of the data, with those that the user gives on top; what is no mapping is refused elsewhere."""
         return {**self.data_options, **(given or {})} if isinstance(given, Mapping | None) else given
 
+    def for_method(self, method: Any) -> Mapping[str, Any]:
+        """The options of one method; what is no name is refused elsewhere."""
+        return self.options.get(method, {}) if isinstance(method, str) else {}
+
     def for_methods(
         self, methods: Collection[str], given: Mapping[str, Mapping[str, Any]] | None
     ) -> dict[str, Mapping[str, Any]]:

@@ -88,7 +88,7 @@ def train(
         raise EvenlyError(f"progress must be a function of the share that is done and a note, got {progress!r}")
     paper = recipe_of(data, recipe)
     model, data_options = paper.model if model is None else model, paper.for_data(data_options)
-    arguments, execution = split_arguments({**paper.settings, **paper.options.get(method, {}), **settings})
+    arguments, execution = split_arguments({**paper.settings, **paper.for_method(method), **settings})
     place, values = source(data, data_options, arguments, largest_images(execution) if model is None else None)
     with isolated(derive(seed, "train")), on_threads(1):
         loaded = place.data(seed)

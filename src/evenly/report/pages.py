@@ -8,6 +8,7 @@ evenly.write_report([audit, other], "both.html")     # one audit, or two of the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,8 @@ def write_report(
 
 def _write_folder(folder: Path, runs: bool) -> Path:
     """The pages of a folder: of a run, of a comparison and its runs, of the demo's comparisons, of an analysis."""
-    content = read_json(folder / "results.json", DAMAGED if (folder / "graph.json").exists() else AGAIN)
+    is_comparison = os.path.exists(folder / "graph.json")  # a name that is too long does not exist
+    content = read_json(folder / "results.json", DAMAGED if is_comparison else AGAIN)
     if isinstance(content, dict) and "comparisons" in content:
         comparisons = [load_comparison(folder / Path(name).name) for name in content["comparisons"]]
         for comparison in comparisons if runs else ():

@@ -200,7 +200,8 @@ def margins(w: Tensor, data: Folded) -> Tensor:
 
 
 @torch.no_grad()
-def perturbed(w: Tensor, data: Folded, rho: float) -> Tensor:
+@checks_options
+def perturbed(w: Tensor, data: Folded, rho: NotNegative) -> Tensor:
     """SAM's w_eps = w + rho grad L / ||grad L||_F, (J, d): eq. 33 of Nguyen et al."""
     _, g = gradient(w, data)
     moved: Tensor = w + rho * g / g.norm()
