@@ -329,6 +329,22 @@ class Searching(Value):
 
 
 @frozen(kw_only=True)
+class Improving(Value):
+    """What `evenly improve` is to raise, and what it may spend on it."""
+
+    goal: Literal["worst-group", "average", "worst-class"] = setting(
+        "worst-group",
+        help="what to raise: worst-group (groups given, or else inferred), average (accuracy) or worst-class",
+    )
+    budget: float = setting(
+        12.0,
+        at_least(1),
+        at_most(1e6),
+        help="what may be spent for each seed, as a number of plain training runs (ERM); screening is included",
+    )
+
+
+@frozen(kw_only=True)
 class Recording(Value):
     """What is measured of a network as it learns, and when: `evenly.diagnose.recording.Recorder` measures it."""
 

@@ -65,10 +65,11 @@ def from_arrays(x: Any, y: Any, groups: Any = None, seed: int = 0) -> Data:
     way_out = "give more, or divide them yourself: evenly.Data(train=(x, y), test=(x2, y2))"
     check_classes(Path("the arrays given"), names, np.searchsorted(names, labels), split, way_out)
     places = Places(np.arange(len(labels)), "row")
-    return Data(**in_splits(lambda index: _part(whole.inputs, index), labels, {}, by_group, split, places))
+    return Data(**in_splits(lambda index: inputs_at(whole.inputs, index), labels, {}, by_group, split, places))
 
 
-def _part(inputs: Any, index: Integers) -> Any:
+def inputs_at(inputs: Any, index: Integers) -> Any:
+    """The inputs at these indices, in the form that they have."""
     if isinstance(inputs, Texts):
         return Texts([inputs.texts[i] for i in index])
     return rows(inputs, index) if isinstance(inputs, Tensor) else Subset(inputs, index.tolist())

@@ -9,13 +9,12 @@ of a setting or of a method's option: the ablations of Nguyen et al. 2024, appen
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
-import torch
 from attrs import evolve
 
 from evenly.data import Data
@@ -23,7 +22,7 @@ from evenly.engine.progress import log
 from evenly.errors import EvenlyError
 from evenly.experiment.arms import Asked, arms_and_controls
 from evenly.experiment.execute import device_for, largest_images
-from evenly.experiment.graph import GRAPH, GraphFile, RunNode, failures_of, graph_of, nodes_of, rows_of
+from evenly.experiment.graph import failures_of, graph_of, nodes_of, rows_of
 from evenly.experiment.recipes import recipe_of
 from evenly.experiment.request import (
     recording,
@@ -35,19 +34,16 @@ from evenly.experiment.request import (
 )
 from evenly.experiment.search import check_search, with_values
 from evenly.experiment.search import search as find_values
+from evenly.experiment.walking import made_folder, walked_runs
 from evenly.experiment.work import RunWork
-from evenly.files import as_path, holds_something, make_folder, read_json, unused, write_json
+from evenly.files import as_path, holds_something, read_json, unused
 from evenly.optim.registry import known_name
-from evenly.parallel.executors import executor_for
-from evenly.parallel.graph import Event, Failed, Shared, Walked, walk
-from evenly.parallel.progress import GraphProgress
+from evenly.parallel.graph import Failed
 from evenly.randomness import on_threads
 from evenly.runs.comparison import Comparison, read_content
 from evenly.runs.folder import difference
-from evenly.runs.holder import held
 from evenly.runs.merging import with_earlier_calls
 from evenly.runs.plan import Model, Plan
-from evenly.runs.run import Run
 from evenly.settings import Option, Recording, Searching, settings_of
 
 
@@ -147,8 +143,11 @@ def compare(
     device = device_for(execution)
     _announce(asked, arms[0].plan, first, device.type)
     work, found = RunWork(place, execution, folder), None
-    with contextlib.nullcontext() if folder is None else _made(folder, config), contextlib.ExitStack() as connection:
-        walked_on = partial(_walked, device=device, connection=connection)
+    with (
+        contextlib.nullcontext() if folder is None else made_folder(folder, config),
+        contextlib.ExitStack() as connection,
+    ):
+        walked_on = partial(walked_runs, device=device, connection=connection)
         if asked.spaces:
             walked_for = partial(walked_on, label=f"searching on {first.name}")
             found = find_values(asked, first, arms[0].plan.data, work, walked_for)
@@ -188,30 +187,6 @@ def _announce(asked: Asked, plan: Plan, data: Data, device: str) -> None:
     log.info("  each %swith seed %s", "and its control " * asked.controls, ", ".join(map(str, asked.seeds)))
 
 
-def _walked(
-    nodes: Sequence[RunNode], work: RunWork, device: torch.device, label: str, connection: contextlib.ExitStack
-) -> Walked[Run]:
-    """Run what has not run yet; a connection to Ray is kept for the next walk."""
-    progress = GraphProgress(len(nodes), label, resumes=work.folder is not None)
-    with executor_for(work.execution, work, device, progress, connection) as executor:
-        progress.slots = executor.slots
-        if work.folder is None:
-            with progress:
-                return walk(nodes, executor, progress)
-        file = GraphFile(work.folder, nodes)
-        file.write()
-
-        def report(event: Event | Shared, node: RunNode) -> None:
-            work.keep_failure(event, node)
-            progress(event, node)
-
-        try:
-            with progress:
-                return walk(nodes, executor, report, work.known, file.became)
-        finally:
-            file.write()
-
-
 def _check_folder(path: Path, config: Mapping[str, Any]) -> None:
     """Refuse a folder that is neither new nor of the same data, model and settings."""
     if path.is_file():
@@ -223,29 +198,3 @@ def _check_folder(path: Path, config: Mapping[str, Any]) -> None:
         why = difference(there, config) if isinstance(there, dict) and "compare" in there else "it is no comparison"
         raise EvenlyError(f"{path} holds another run ({why}); give out={str(unused(path))!r}")
     read_content(path)  # refused here where it is damaged: what is in it joins the table in the end
-
-
-@contextlib.contextmanager
-def _made(folder: Path, config: Mapping[str, Any]) -> Iterator[None]:
-    """The comparison's folder, held against other processes.
-
-    One that is new and in which no run has left anything is removed on failure.
-    """
-    if (folder / "config.json").exists():
-        with held(folder):
-            yield
-        return
-    new = [path for path in (folder, *folder.parents) if not path.exists()]
-    make_folder(folder)
-    write_json(folder / "config.json", config)
-    try:
-        with held(folder):
-            yield
-    except BaseException:
-        if {entry.name for entry in folder.iterdir()} <= {"config.json", GRAPH}:
-            for name in ("config.json", GRAPH):
-                (folder / name).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # somebody else may have come to use a folder above
-                for path in new:
-                    path.rmdir()
-        raise

@@ -183,4 +183,5 @@ def data_of_plan(plan: Plan, data: str | Path | Data | None = None) -> Data:
             f"the run was trained on {spec.place}, which is not there; give where it is now as data (in the shell "
             "--data FILE, for train FILE alone)"
         )
-    return load_data(data or spec.place or spec.name, seed=plan.seed, **spec.options)
+    seed = plan.seed if spec.seed is None else spec.seed
+    return load_data(data or spec.place or spec.name, seed=seed, **spec.options)

@@ -215,6 +215,8 @@ def _check_format(path: Path, content: Any) -> None:
 def _identity(config: Config) -> dict[str, Any]:
     plan = config.plan.to_dict()
     plan["data"].pop("place")
+    if plan["data"]["seed"] is None:
+        del plan["data"]["seed"]
     plan["settings"]["threads"] = config.threads
     found: dict[str, Any] = json.loads(json.dumps({**plan, "fingerprints": dict(config.fingerprints)}))
     return found

@@ -32,8 +32,9 @@ RUNS, AUDIT, TESTED, CHANGED, BEST = "runs", "audit", "tested", "changed", "best
 Goal = Literal["worst-group", "average", "worst-class"]
 METRICS: Mapping[str, str] = {"worst-group": "worst_group", "average": "accuracy", "worst-class": "worst_class"}
 """The metric that a goal is measured by."""
-Grouping = Literal["given", "slice", "inferred", "none"]
-"""Where the groups are from: the data, a failing slice of its columns, an early network; or there are none."""
+Grouping = Literal["given", "slice", "inferred", "classes", "none"]
+"""Where the groups are from: the data, a failing slice of its columns, an early network, the classes (where the goal is
+the worst class); or there are none."""
 Verdict = Literal["raised", "raised-for-these", "not-confirmed", "no-clear-gain", "too-few", "nothing-tried"]
 """What came of it.
 

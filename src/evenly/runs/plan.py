@@ -29,7 +29,8 @@ FLOATS = frozenset(name for name, option in settings_of(Settings).items() if opt
 class DataSpec(Value):
     """Which data: its name, what made it, where it lies, and, of an object given in Python, its fingerprint.
 
-    `kind` says what brings it back: a name of `evenly datasets`, a file or folder, or only the user.
+    `kind` says what brings it back: a name of `evenly datasets`, a file or folder, or only the user. `seed` draws or
+    divides it where that is not the run's own.
     """
 
     name: str
@@ -37,6 +38,7 @@ class DataSpec(Value):
     place: str | None = None
     fingerprint: str | None = None
     kind: Literal["named", "file", "own"] = "own"
+    seed: int | None = None
 
 
 @frozen
@@ -125,7 +127,9 @@ class Plan(Value):
 
 def digest_of(plan: Mapping[str, Any]) -> PlanId:
     """The digest of a plan from its plain values; a learning rate of 1 is one of 1.0."""
-    data = {name: value for name, value in plan["data"].items() if name != "place"}
+    data = {name: value for name, value in plan["data"].items() if name not in ("place", "seed")}
+    if plan["data"].get("seed") is not None:
+        data["seed"] = plan["data"]["seed"]
     settings = {name: float(value) if name in FLOATS else value for name, value in plan["settings"].items()}
     if settings["threads"] is None:
         del settings["threads"]
