@@ -42,6 +42,7 @@ _HOMES = {
     "record_checkpoints": "evenly.diagnose.recording",
     "train": "evenly.experiment.training",
     "compare": "evenly.experiment.comparing",
+    "improve": "evenly.experiment.improving",
     "reproduce": "evenly.papers.reproducing",
     "load": "evenly.runs.run",
     "load_comparison": "evenly.runs.comparison",
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from evenly.engine import group_accuracy as group_accuracy
     from evenly.errors import EvenlyError as EvenlyError
     from evenly.experiment.comparing import compare as compare
+    from evenly.experiment.improving import improve as improve
     from evenly.experiment.training import train as train
     from evenly.methods import hard_examples as hard_examples
     from evenly.optim import ASAM as ASAM

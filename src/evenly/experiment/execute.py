@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from evenly.errors import EvenlyError, EvenlyWarning, lack_of_memory
 from evenly.experiment.request import uses_inferred
 from evenly.files import atomic
 from evenly.methods import Inferred, find, infer_groups
-from evenly.methods.inferred import by_class
+from evenly.methods.inferred import Infer, by_class
 from evenly.models import Factory, encoded, factory
 from evenly.models.standardised import Standardised, scaled
 from evenly.optim.registry import builder
@@ -109,7 +109,7 @@ def _executed(prepared: Prepared, folder: RunFolder | None, execution: Execution
         trained, inferred = _trained(plan, prepared, fit)
         outputs = _outputs(trained, data, plan)
         results = _results(plan, prepared, trained, outputs, inferred)
-        correct = _correct(outputs, data, results.judged)
+        correct = correct_on(outputs, data, results.judged)
     memory = InMemory(trained.history, trained.selection, _recorded(trained), trained.model, correct)
     run = Run(config, results, None if folder is None else folder.path, memory)
     return run if folder is None else _completed(_kept(folder, run, data, outputs, correct), run)
@@ -209,6 +209,14 @@ def _trained(plan: Plan, prepared: Prepared, fit: Fit) -> tuple[Trained, Inferre
     return trained, inferred
 
 
+def inferred_for(prepared: Prepared, folder: Path, execution: Execution, rule: Infer) -> Inferred:
+    """Groups inferred once for all runs on some data; the early network is kept in the folder and read back there."""
+    plan = prepared.config.plan
+    with isolated(derive(plan.seed, "train")), on_threads(prepared.config.threads), Progress() as bar:
+        fit = _fit(plan, prepared, None, device_named(execution.device), execution, bar)
+        return infer_groups(prepared.fresh, prepared.data, evolve(fit, checkpoints=Checkpoints(folder)), rule)
+
+
 def check_method(plan: Plan, data: Data) -> None:
     """Refuse what a plan's method cannot do on this data; where groups will be inferred, by the classes as groups."""
     method, settings = find(plan.method.name), plan.settings
@@ -252,7 +260,7 @@ def _results(
         seconds=round(trained.seconds, 3),
         device=device.type,
         step=trained.step,
-        splits={name: _measured(outputs[name], split, data) for name, split in data.splits.items()},
+        splits={name: measured_on(outputs[name], split, data) for name, split in data.splits.items()},
         chosen=None if selection is None else len(selection.indices),
         factor=1 if selection is None else selection.factor,
         chosen_by_the_end=None if selection is None else selection.chosen_by_the_end,
@@ -262,12 +270,13 @@ def _results(
     )
 
 
-def _measured(outputs: Tensor, split: Split, data: Data) -> Measured:
+def measured_on(outputs: Tensor, split: Split, data: Data) -> Measured:
+    """What outputs (N, K) reach on a split, with the groups' intervals."""
     reached = measure(outputs, split, data)
     return evolve(reached, group_intervals=intervals(reached.groups, reached.group_counts))
 
 
-def _correct(outputs: dict[str, Tensor], data: Data, judged: str) -> Correct:
+def correct_on(outputs: dict[str, Tensor], data: Data, judged: str) -> Correct:
     """Which examples of the split that is judged the network gets right."""
     split = data.splits[judged]
     groups = None if split.measured_groups is None else split.measured_groups.numpy()
@@ -287,12 +296,7 @@ def _kept(folder: RunFolder, run: Run, data: Data, outputs: dict[str, Tensor], c
     """Write what a finished run leaves: model, predictions, selection, record, examples, then the results."""
     folder.prepare()
     save_network(run.model, folder.path)
-    with atomic(folder.path / "predictions.npz") as file:
-        arrays: dict[str, Any] = {f"{run.results.judged}_labels": correct.labels, **correct.arrays()}
-        for name in ("validation", "test"):
-            if name in outputs:
-                arrays |= {f"{name}_outputs": outputs[name].numpy(), f"{name}_labels": data.splits[name].labels.numpy()}
-        np.savez(file, **arrays)
+    save_predictions(folder.path, run.results.judged, data, outputs, correct)
     if run.selection is not None:
         run.selection.save(folder.path / "selection.npz")
         save_examples(data, run.selection, folder.path)
@@ -300,6 +304,16 @@ def _kept(folder: RunFolder, run: Run, data: Data, outputs: dict[str, Tensor], c
         run.record.save(folder.path / "record.npz")
     folder.finish(run.results)
     return folder
+
+
+def save_predictions(folder: Path, judged: str, data: Data, outputs: Mapping[str, Tensor], correct: Correct) -> None:
+    """Write `predictions.npz`: outputs and labels of validation and test, and what is right on the judged split."""
+    arrays: dict[str, Any] = {f"{judged}_labels": correct.labels, **correct.arrays()}
+    for name in ("validation", "test"):
+        if name in outputs:
+            arrays |= {f"{name}_outputs": outputs[name].numpy(), f"{name}_labels": data.splits[name].labels.numpy()}
+    with atomic(folder / "predictions.npz") as file:
+        np.savez(file, **arrays)
 
 
 def _completed(folder: RunFolder, run: Run) -> Run:

@@ -9,15 +9,14 @@ values of the best trial are those of the arm, or the control, for all seeds of 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from attrs import evolve, frozen
-from torch import Tensor
 
-from evenly.data import Data, Split, Texts
-from evenly.data.mapped import MappedRows, pieces
+from evenly.data import Data, Split
+from evenly.data.duplicates import keys_of
 from evenly.engine.progress import log
 from evenly.engine.selector import INFERRED, RULES
 from evenly.errors import EvenlyError, EvenlyWarning
@@ -345,13 +344,5 @@ def _warn_of_new_splits(first: Data, data: Data) -> None:
 
 def _shared(test: Split, splits: Sequence[Split]) -> bool:
     """Whether a test example is in other splits, as far as inputs are held as numbers or texts."""
-    rows = set(_rows_of(test))
-    return any(row in rows for split in splits for row in _rows_of(split))
-
-
-def _rows_of(split: Split) -> Iterator[Hashable]:
-    if isinstance(split.inputs, Texts):
-        yield from split.texts or ()
-    elif isinstance(split.inputs, Tensor | MappedRows):
-        for part in pieces(split.inputs):
-            yield from (row.tobytes() for row in part.cpu().numpy())
+    rows = set(keys_of(test))
+    return any(row in rows for split in splits for row in keys_of(split))

@@ -12,12 +12,13 @@ true groups are known, they serve to measure what was reached and are kept from 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 import torch
 from attrs import evolve, frozen
-from torch import Tensor
+from torch import Tensor, nn
 
 from evenly.data import Data, Split
 from evenly.engine import FORWARD, Fit, probabilities
@@ -81,6 +82,8 @@ class Inferred:
         epoch: how long the early network was trained.
         cost: example-gradients spent on it, a forward pass over training and validation included.
         known: the data's own groups of the training set, or None.
+        network: the early network.
+        assign: from another split to its groups (N,), by the same network and the same rule.
     """
 
     data: Data
@@ -88,6 +91,8 @@ class Inferred:
     epoch: int
     cost: float
     known: Tensor | None
+    network: nn.Module
+    assign: Callable[[Split], Tensor]
 
     def summary(self) -> InferredGroups:
         """For the results: how they came about, their sizes, and how well they match the true ones where known."""
@@ -140,28 +145,49 @@ def infer_groups(model: Factory, data: Data, fit: Fit, rule: Infer = "useful") -
     saved = fit.load_or_compute("groups_found", compute)
     classes = data.class_names or [f"class {k}" for k in range(data.classes)]
     names = [f"{name}, {kind}" for name in classes for kind in NAMES[rule]]
-    grouped = _grouped(data, {name: saved[name] for name in ("train", "validation") if name in saved}, names)
-    return Inferred(grouped, rule, len(early.trained.history), saved["cost"], data.train.groups)
+    grouped = with_groups(data, {name: saved[name] for name in ("train", "validation") if name in saved}, names)
+
+    def assign(split: Split) -> Tensor:
+        outputs, labels = finite(early.trained.outputs(split)), split.labels
+        if rule == "eiil":
+            return 2 * labels + second_in_each({split.name: outputs}, {split.name: labels})[split.name]
+        train = finite(early.trained.outputs(data.train))
+        return 2 * labels + nearer_cluster(train, data.train.labels, saved["train"] % 2, outputs, labels)
+
+    trained, known = early.trained, data.train.groups
+    return Inferred(grouped, rule, len(trained.history), saved["cost"], known, trained.model, assign)
 
 
 def by_class(data: Data) -> Data:
     """The data with its classes for groups: what `Method.check` gets before groups are inferred."""
-    return _grouped(data, {name: split.labels for name, split in data.splits.items()}, None)
+    return with_groups(data, {name: split.labels for name, split in data.splits.items()}, None)
 
 
 def hard_in_each(outputs: dict[str, Tensor], labels: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
     """1 for what is hard, by split (N,): USEFUL's clusters on "train", the nearer of their means elsewhere."""
     hard = torch.zeros_like(labels["train"])
     hard[hard_examples(outputs["train"], labels["train"], seed=seed)] = 1
-    clustered = probabilities(outputs["train"].double())
-    in_each = {"train": hard}
-    for name in outputs.keys() - {"train"}:
-        points, in_each[name] = probabilities(outputs[name].double()), torch.zeros_like(labels[name])
-        for label in labels["train"][hard == 1].unique():
-            means = torch.stack([clustered[(labels["train"] == label) & (hard == kind)].mean(0) for kind in (0, 1)])
-            own = labels[name] == label
-            in_each[name][own] = torch.cdist(points[own], means).argmin(1)
-    return in_each
+    train = outputs["train"], labels["train"], hard
+    others = outputs.keys() - {"train"}
+    return {"train": hard} | {name: nearer_cluster(*train, outputs[name], labels[name]) for name in others}
+
+
+def nearer_cluster(
+    train_outputs: Tensor, train_labels: Tensor, hard: Tensor, outputs: Tensor, labels: Tensor
+) -> Tensor:
+    """(N,) 1 for other examples that are nearer to the mean of what is hard of their class than to that of the rest.
+
+    Args:
+        train_outputs: (M, K) of the clustered examples; `hard` (M,) is 1 in the higher-loss cluster.
+        outputs: (N, K) of the others.
+    """
+    clustered, points = probabilities(train_outputs.double()), probabilities(outputs.double())
+    nearer = torch.zeros_like(labels)
+    for label in train_labels[hard == 1].unique():
+        means = torch.stack([clustered[(train_labels == label) & (hard == kind)].mean(0) for kind in (0, 1)])
+        own = labels == label
+        nearer[own] = torch.cdist(points[own], means).argmin(1)
+    return nearer
 
 
 def second_in_each(outputs: dict[str, Tensor], labels: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -190,7 +216,7 @@ def match(inferred: Tensor, true: Tensor) -> Match:
     )
 
 
-def _grouped(data: Data, groups: dict[str, Tensor], names: list[str] | None) -> Data:
+def with_groups(data: Data, groups: Mapping[str, Tensor], names: Sequence[str] | None) -> Data:
     """The data with these groups (N,) by split for its own, and without the splits that have none."""
 
     def grouped(split: Split | None) -> Split | None:

@@ -4,7 +4,7 @@ improve.json            an `Improvement`; the page is drawn from it and from the
 runs/                   every run that was tried, an ordinary run folder; trained and measured without the test set
 audit/                  the audit of plain training on validation
 choice.json             the choice, made on validation; never made again
-tested/                 ERM, the chosen method and its control on the test set: `results.json` and `predictions.npz` each
+tested/                 ERM, the chosen method and its control on the test set: `results.json`, `predictions.npz` each
 changed/                examples that were wrong and are right now, and the other way round, as the page shows them
 best/                   the model that is handed back, a run folder
 """
@@ -118,7 +118,7 @@ class Choice(Value):
         control: its control of equal cost; None for ERM, and where there was no room for it.
         difference: from ERM on validation, by the goal's metric; None for ERM.
         runs: the folders in `runs/` of ERM, the chosen arm and the control, each by seed.
-        best: the folder in `runs/` of the model that is handed back: of the chosen arm the seed that validation prefers.
+        best: the folder in `runs/` of the model that is handed back: of the chosen arm the seed best on validation.
         reason: in a sentence.
     """
 
@@ -168,7 +168,7 @@ class Improvement(Value):
     Args:
         metric: of the goal: "worst_group", "accuracy" or "worst_class".
         rule: which epoch's weights every run uses.
-        budget: in runs of ERM for each seed, as asked; `spent` and `unit` in example-gradients, `unit` being one ERM run.
+        budget: in runs of ERM for each seed, as asked; `spent` and `unit`, one run of ERM, in example-gradients.
         groups_cost: of `spent`, what it took to infer groups.
         estimate: seconds that the rest was expected to take, after ERM had run.
         tested: ERM, the chosen arm, its control; ERM alone where that is chosen.

@@ -185,7 +185,7 @@ def read_history(folder: Path) -> History:
 
 def read_selection(folder: Path) -> Selection | None:
     """Which examples the method selected; None where it selects none by design."""
-    arrays = _arrays(folder / "selection.npz")
+    arrays = read_arrays(folder / "selection.npz")
     if arrays is None:
         return None
     details = {name: value if value.ndim else value.item() for name, value in arrays.items()}
@@ -197,7 +197,7 @@ def read_selection(folder: Path) -> Selection | None:
 
 def read_record(folder: Path) -> Recorded | None:
     """What was recorded; None where nothing was asked for."""
-    arrays = _arrays(folder / "record.npz")
+    arrays = read_arrays(folder / "record.npz")
     if arrays is None:
         return None
     scores = arrays.get("forgetting_scores")
@@ -210,14 +210,14 @@ def read_record(folder: Path) -> Recorded | None:
 
 def read_correct(folder: Path, judged: str) -> Correct | None:
     """Which examples of a split a run got right; the outputs beside it are not read."""
-    arrays = _arrays(folder / "predictions.npz", f"{judged}_labels", *CORRECT) or {}
+    arrays = read_arrays(folder / "predictions.npz", f"{judged}_labels", *CORRECT) or {}
     labels, right, examples, groups, identities = (arrays.get(name) for name in (f"{judged}_labels", *CORRECT))
     if labels is None or right is None or examples is None:
         return None
     return Correct(np.unpackbits(right, count=len(labels)).astype(bool), labels, groups, str(examples), identities)
 
 
-def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]] | None:
+def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]] | None:
     """The arrays in a file, or those of these names that are there."""
     if not path.exists():
         return None

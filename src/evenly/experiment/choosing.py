@@ -1,0 +1,124 @@
+"""What `evenly improve` chooses, on validation alone, and what the test set then says of it. Nothing here trains.
+
+A method is chosen where it is clearly better than ERM on validation by the goal's metric: both the interval over
+validation examples and that over seeds exclude 0. Of several such methods, the one with the highest mean is. With fewer
+than three seeds there is no interval over seeds, and the first suffices. Where groups are inferred, nobody asked for
+them, so a method that clearly lowers validation accuracy is not chosen for raising them.
+
+The intervals are not corrected for the number of methods that were tried: what is called a gain in the end is what the
+test set shows as well, for the one method that was chosen. `tests/experiment/test_choosing.py` simulates how often
+equal methods produce a clear gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import evolve, frozen
+
+from evenly.runs.arms import Arm
+from evenly.runs.differences import FEWEST, Difference
+from evenly.runs.improvement import Grouping, Verdict
+from evenly.runs.run import Run
+from evenly.runs.summary import Row, Summary, summarise
+
+Runs = Mapping[int, Run]
+"""The runs of an arm, by seed."""
+SMALL = 30
+"""Examples, of those that the goal is measured by, below which hardly any difference can be clear."""
+LOWERED = ("lowered", "lowered-for-these")
+
+
+def compared(arm: Arm, runs: Runs, other: Arm, others: Runs) -> Summary:
+    """An arm over its seeds, with its differences from another on the seeds that both have."""
+    rows = [Row(arm, seed, run.results, control=other if seed in others else None) for seed, run in runs.items()]
+    beside = [Row(other, seed, others[seed].results) for seed in runs if seed in others and other != arm]
+    of_runs = {(arm, seed): run for seed, run in runs.items()} | {(other, seed): run for seed, run in others.items()}
+    summaries = summarise(rows if other == arm else [*rows, *beside], of_runs)
+    summary = next(each for each in summaries if each.arm == arm)
+    if other == arm:  # its difference from itself says nothing
+        metrics = {name: evolve(metric, difference=None) for name, metric in summary.metrics.items()}
+        return evolve(summary, control=None, control_cost_multiple=None, metrics=metrics)
+    return summary
+
+
+def ranked(arms: Sequence[Arm], runs: Mapping[Arm, Runs], baseline: Arm, metric: str, seed: int) -> list[Arm]:
+    """Those better than ERM on one seed's validation, the best first; ties go to accuracy, then to the list's order."""
+
+    def value(arm: Arm) -> tuple[float, float]:
+        measured = runs[arm][seed].results.splits["validation"]
+        return measured.metric(metric) or 0.0, measured.accuracy
+
+    better = [arm for arm in arms if seed in runs.get(arm, {}) and value(arm)[0] > value(baseline)[0]]
+    return sorted(better, key=value, reverse=True)
+
+
+def is_clear(difference: Difference | None, seeds: int) -> bool:
+    """Whether a gain is clear enough to choose by it."""
+    if difference is None:
+        return False
+    return difference.outcome == "raised" or (seeds < FEWEST and difference.outcome == "raised-for-these")
+
+
+def harms_accuracy(summary: Summary, grouping: Grouping) -> bool:
+    """Whether groups that nobody asked for are raised at the expense of clearly lower accuracy."""
+    difference = summary.difference("accuracy")
+    return grouping == "inferred" and difference is not None and difference.outcome in LOWERED
+
+
+def best_of(summaries: Sequence[Summary], metric: str, grouping: Grouping, seeds: int) -> Summary | None:
+    """The one to choose: of those clearly better than ERM, the highest mean; None where there is none.
+
+    Args:
+        summaries: on validation, over all seeds, with differences from ERM.
+    """
+    clear = [
+        each
+        for each in summaries
+        if each.seeds == seeds and is_clear(each.difference(metric), seeds) and not harms_accuracy(each, grouping)
+    ]
+    return max(clear, key=lambda each: each.mean(metric) or 0.0) if clear else None
+
+
+def seed_to_hand_back(runs: Runs, metric: str) -> int:
+    """The seed whose run is best on validation; of equal ones the first."""
+
+    def value(seed: int) -> tuple[float, float]:
+        measured = runs[seed].results.splits["validation"]
+        return measured.metric(metric) or 0.0, measured.accuracy
+
+    return max(sorted(runs), key=value)
+
+
+def verdict_of(chosen: bool, on_test: Difference | None, examples: int, tried: int) -> Verdict:
+    """What came of it.
+
+    Args:
+        on_test: the difference of the chosen method from ERM on the test set.
+        examples: validation examples that the goal is measured by: of the worst group, or all.
+        tried: how many methods ran.
+    """
+    if not chosen:
+        return "nothing-tried" if not tried else "too-few" if examples < SMALL else "no-clear-gain"
+    outcome = None if on_test is None else on_test.outcome
+    confirmed: dict[str | None, Verdict] = {"raised": "raised", "raised-for-these": "raised-for-these"}
+    return confirmed.get(outcome, "not-confirmed")
+
+
+@frozen
+class Smallest:
+    """How many validation examples decide: those of ERM's worst group or class, or all; and what they are."""
+
+    examples: int
+    what: str
+
+
+def smallest(summary: Summary, metric: str, names: Sequence[str], class_counts: Sequence[int]) -> Smallest:
+    """What the goal's metric of ERM is measured on."""
+    if metric == "worst_group" and summary.group_counts:
+        present = [(n, g) for g, n in enumerate(summary.group_counts) if n]
+        n, group = min(present)
+        return Smallest(n, f"in the group {names[group]}" if group < len(names) else "in the smallest group")
+    if metric == "worst_class":
+        return Smallest(min(class_counts), "in the smallest class")
+    return Smallest(sum(class_counts), "")
