@@ -50,8 +50,9 @@ VERDICTS = {
 }
 
 
-def summary(arm, level, cost=1.0, gain=None, seeds=3, groups=4, counts=(500, 120, 31, 8), width=0.02):
+def summary(arm, level, cost=1.0, gain=None, seeds=3, groups=4, average=0.9, counts=(500, 120, 31, 8), width=0.02):
     """An arm over its seeds; `gain` is its difference from ERM in the worst group."""
+
     def metric(mean, difference):
         spread = 0.004
         values = tuple(mean + spread * (k - (seeds - 1) / 2) for k in range(seeds))
@@ -64,7 +65,7 @@ def summary(arm, level, cost=1.0, gain=None, seeds=3, groups=4, counts=(500, 120
     shares = tuple(min(level + 0.1 * g, 1.0) for g in reversed(range(groups)))
     counts = counts[:groups]
     metrics = {
-        "accuracy": metric(level + 0.2, None if gain is None else -0.011),
+        "accuracy": metric(average - (gain is not None) * 0.011, None if gain is None else -0.011),
         "worst_class": metric(level + 0.1, None if gain is None else gain / 2),
     }
     if groups:

@@ -160,7 +160,7 @@ def accuracy_blocks(
     shown, panels = groups[:MOST_BARS], []
     if len(arms) == 1:
         bars = [Bar(cut(group_name(names, g), WIDEST_BAR_NAME), Style(1), _share(first, g)) for g in shown]
-        panels = [Panel("accuracy by group", figures.bars(bars, prefix=f"{split}-groups", label=f"{split} accuracy"))]
+        panels = [Panel(label, figures.bars(bars, prefix=f"{split}-groups", label=f"{split} accuracy of {label}"))]
     else:
         for g in shown:
             bars = [Bar(name, style, _share(each, g)) for name, style, each in arms]

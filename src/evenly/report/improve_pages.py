@@ -40,6 +40,7 @@ from evenly.report.improve_words import (
     baseline_sentences,
     choice_sentences,
     control_on_test,
+    counted_runs,
     metric_name,
     predict_command,
     short,
@@ -78,7 +79,7 @@ def improve_page(improvement: Improvement, folder: Path | None) -> Page:
         ("Where plain training fails", "fails", failures(improvement, audit)),
         ("What was tried", "tried", tried(improvement)),
         ("What was chosen and why", "chosen", chosen(improvement)),
-        ("Examples that changed", "changed", [changed(improvement)]),
+        ("Examples that changed", "changed", changed(improvement)),
         ("What is uncertain", "uncertain", [Prose(uncertain(improvement))]),
         ("How to use the model", "use", [*usage(improvement)]),
         ("How to read this", "reading", [Prose(HOW_TO_READ)]),
@@ -151,12 +152,6 @@ def asked(improvement: Improvement) -> Facts:
     return Facts([fact for fact in facts if fact.value], "")
 
 
-def counted_runs(runs: float) -> str:
-    """A cost in runs of plain training: "1 ERM run", "7.25 ERM runs"."""
-    text = f"{runs:.2f}".rstrip("0").rstrip(".")
-    return f"{text} ERM run" + ("" if text == "1" else "s")
-
-
 def _imbalance(counts: Mapping[str, Sequence[int]], names: Sequence[str]) -> str:
     """The largest and the smallest part of training."""
     train = {group_name(names, k): n for k, n in enumerate(counts.get("train", ())) if n}
@@ -207,7 +202,7 @@ def failures(improvement: Improvement, audit: Findings | None) -> list[Block | N
         caption += left_out(len(audit.groups), range(len(order)))
         if len(bars) > 1:
             svg = figures.bars(bars, prefix="failing", label=f"Validation accuracy by {audit.by}")
-            blocks.append(Panels("", [Panel(f"accuracy by {audit.by}", svg)], caption))
+            blocks.append(Panels(f"Accuracy by {audit.by}", [Panel("plain training", svg)], caption))
         blocks.append(audited_groups([audit]))
     else:
         blocks += by_group
@@ -278,35 +273,42 @@ def before_and_after(improvement: Improvement) -> Table:
     return Table(columns, rows, caption, title, None if scale is None else scale.place(0.0))
 
 
-def changed(improvement: Improvement) -> Gallery | Table | None:
+def changed(improvement: Improvement) -> list[Block | None]:
     """Validation examples that the first model and the one that is handed back disagree about."""
     kinds = (
         ("Wrong before, right now", improvement.gained, improvement.gained_count),
         ("Right before, wrong now", improvement.lost, improvement.lost_count),
     )
     if not any(count or examples for _, examples, count in kinds):
-        return None
-    total = improvement.profile.summary.sizes.get("validation", 0)
-    counts = listed(f"{name.lower()}: {max(count, len(examples)):,}" for name, examples, count in kinds)
-    caption = (
-        f"Of {total:,} validation examples, {counts}. Before is plain training with the first seed, now is the model "
-        "that is handed back. The examples are from validation, which chose that model."
+        return []
+    gained, lost = (max(count, len(examples)) for _, examples, count in kinds)
+    opening = (
+        f"Of {improvement.profile.summary.sizes.get('validation', 0):,} validation examples, {gained:,} "
+        f"{_were(gained)} wrong before and right now. {lost:,} {_were(lost)} right before and wrong now. Before is "
+        "plain training with the first seed, now is the model that is handed back. Validation chose that model, so new data "
+        "may show fewer examples gained."
     )
-    every = [*improvement.gained, *improvement.lost]
-    if not any(each.png or each.text for each in every):
-        rows = [
-            Row(f"{each.index}", [Cell(each.label), Cell(each.before), Cell(each.after)], note=each.place)
-            for each in every
-        ]
-        return Table(["example", "label", "before", "now"], rows, caption, "")
-    if any(each.heat for each in every):
-        caption += f" {GRAD_CAM}"
-    sets = [
-        (f"{name}: {len(examples)} of {max(count, len(examples)):,}", [_changed_picture(each) for each in examples])
-        for name, examples, count in kinds
-        if examples
+    blocks: list[Block | None] = [Prose([opening])]
+    for name, examples, count in kinds:
+        caption = f"{len(examples)} of {max(count, len(examples)):,}: the label, and both predictions."
+        if not any(each.png or each.text for each in examples):
+            blocks.append(_changed_table(name, examples, caption) if examples else None)
+            continue
+        caption += f" {GRAD_CAM}" if any(each.heat for each in examples) else ""
+        blocks.append(Gallery(name, [("", [_changed_picture(each) for each in examples])], caption))
+    return blocks
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _changed_table(name: str, examples: Sequence[Changed], caption: str) -> Table:
+    rows = [
+        Row(f"{each.index}", [*map(Cell, (each.label, each.before, each.after, each.group))], note=each.place)
+        for each in examples
     ]
-    return Gallery("", sets, caption)
+    return Table(["example", "label", "before", "now", "group"], rows, caption, name)
 
 
 def _changed_picture(example: Changed) -> Picture:

@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from evenly.report.formats import counted, listed, percent, points_and_uncertainty, sentence, times, uncertainty
+from evenly.engine.accuracy import wilson
+from evenly.report.formats import bounds, counted, listed, percent, points_and_uncertainty, sentence, times, uncertainty
 from evenly.report.names import METRIC_NAMES, arm_label, group_name, with_abbreviation
 from evenly.report.run_words import SAME_COST
 from evenly.runs.differences import FEWEST, Difference, Outcome
@@ -72,21 +73,27 @@ def control_on_test(improvement: Improvement) -> Tested | None:
     return next((each for each in improvement.tested if each.arm == control and each.arm != baseline), None)
 
 
+def counted_runs(runs: float) -> str:
+    """A cost in runs of plain training: "1 ERM run", "7.25 ERM runs"."""
+    text = f"{runs:.2f}".rstrip("0").rstrip(".")
+    return f"{text} ERM run" + ("" if text == "1" else "s")
+
+
 def _asked(improvement: Improvement) -> str:
     erm, tried = with_abbreviation("plain training"), methods_tried(improvement)
     goal = f"The goal on {improvement.profile.summary.name} was higher {metric_name(improvement)} than with {erm}"
     if not tried:
         return f"{goal}."
-    spent = f"at {times(improvement.spent_multiple)} the cost of one run of plain training"
-    return f"{goal}; {counted(len(tried), 'method')} {'was' if len(tried) == 1 else 'were'} tried, {spent} in all."
+    methods = f"{counted(len(tried), 'method')} {'was' if len(tried) == 1 else 'were'} tried"
+    return f"{goal}. {methods}, at the cost of {counted_runs(improvement.spent_multiple)} in all."
 
 
 def _verdict(improvement: Improvement) -> list[str]:
     name, what, verdict = arm_label(improvement.choice.arm), metric_name(improvement), improvement.verdict
     if verdict in ("raised", "raised-for-these"):
         only = ", clear for these models only" if verdict == "raised-for-these" else ""
-        clear = [] if only else ["The gain is clear."]
-        return [f"{name} raised {what} on the test set{only}: {_before_after(improvement)}.", *clear]
+        raised = f"{name} raised {what} on the test set{only}: {_before_after(improvement)}."
+        return [raised if only else f"{raised} The gain is clear."]
     if verdict == "not-confirmed":
         return [
             f"{name} is clearly better than plain training on validation, but the test set does not confirm it.",
@@ -98,7 +105,9 @@ def _verdict(improvement: Improvement) -> list[str]:
         return [f"There are too few examples to tell. {size_reason(improvement)}", handed_back]
     if verdict == "no-clear-gain":
         return [f"There is no clear gain: no method is clearly better than plain training on validation. {handed_back}"]
-    return [f"Nothing was tried besides plain training. {handed_back}"]
+    reasons = {each.reason.rstrip(".") for each in improvement.not_tried}
+    why = f": {reasons.pop()}" if len(reasons) == 1 else ""
+    return [f"Nothing was tried besides plain training{why}. {handed_back}"]
 
 
 def _before_after(improvement: Improvement) -> str:
@@ -112,10 +121,16 @@ def _before_after(improvement: Improvement) -> str:
 def reached(improvement: Improvement) -> str:
     """What the model that is handed back reaches on the test set."""
     summary = improvement.chosen.summary
-    parts = [f"{percent(summary.mean('accuracy'))} accuracy"]
+    parts = [f"{percent(summary.mean('accuracy'))} accuracy {bounds(accuracy_interval(improvement))}".rstrip()]
     if improvement.metric != "accuracy":
         parts.append(f"{percent(summary.mean(improvement.metric))} {metric_name(improvement)}")
     return f"{' and '.join(parts)} on the test set"
+
+
+def accuracy_interval(improvement: Improvement) -> tuple[float, float] | None:
+    """Wilson's interval of the accuracy of the model that is handed back, for the size of the test set."""
+    n, accuracy = improvement.profile.summary.sizes.get("test", 0), improvement.chosen.summary.mean("accuracy")
+    return wilson(round(accuracy * n), n) if n and accuracy is not None and math.isfinite(accuracy) else None
 
 
 def size_reason(improvement: Improvement) -> str:
@@ -252,7 +267,7 @@ def _doubts_of_sizes(improvement: Improvement) -> list[str]:
             small.append((summary.group_counts[g], group_name(names, g), half))
     small.sort()
     notes = [
-        f"With {counted(n, 'test example')} in {name}, the 95% interval of its accuracy is about ±{100 * half:.0f} "
+        f"With {counted(n, 'test example')} in {name!r}, the 95% interval of its accuracy is about ±{100 * half:.0f} "
         "points."
         for n, name, half in small[:MOST_NAMED]
     ]

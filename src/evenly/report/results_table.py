@@ -9,7 +9,7 @@ from attrs import frozen
 
 from evenly.report.blocks import Cell, Row, Table, Whisker
 from evenly.report.figures import Style
-from evenly.report.formats import multiple, number
+from evenly.report.formats import both_intervals, multiple, number
 from evenly.report.names import METRIC_COLUMNS, METRIC_NAMES, RULES, has_metric
 from evenly.runs.comparison import Comparison
 from evenly.runs.differences import Difference
@@ -117,9 +117,5 @@ def difference_cells(difference: Difference | None, scale: Scale | None) -> list
         return []
     if difference is None:
         return [Cell()] * 3
-    examples = f"examples {difference.over_examples}" if difference.over_examples else ""
-    intervals = Cell(
-        "\n".join(filter(None, (examples, f"seeds{':' if difference.low is None else ''} {difference.over_seeds}")))
-    )
     drawn = Cell(outcome=difference.outcome, whisker=scale.whisker(difference))
-    return [Cell(difference.points, outcome=difference.outcome), intervals, drawn]
+    return [Cell(difference.points, outcome=difference.outcome), Cell(both_intervals(difference)), drawn]
