@@ -59,6 +59,10 @@ HOW_TO_READ = (
     "Where it bends downwards, the density has negative ones. A residual bounds the distance to an eigenvalue of the "
     "Hessian, which need not be the one of that rank.",
 )
+GRAD_CAM = (
+    "Beside each image is Grad-CAM of the predicted class: red where the image speaks for that class, blue where it "
+    "does not."
+)
 DENSITY = (
     "The density of all eigenvalues, estimated by Lanczos quadrature: the share of directions in the space of weights "
     "along which the training loss has this curvature. It integrates to 1. The scale is logarithmic, because nearly "
@@ -272,20 +276,18 @@ def gallery(audit: Findings) -> Gallery | None:
         return None
     texts = any(each.text for each in shown)
     sets = [
-        (name, [_picture(audit, each) for each in examples])
+        (name, [picture(audit, each) for each in examples])
         for name, examples in (("Hardest", audit.hardest), ("Easiest", audit.easiest))
     ]
     caption = "Label, prediction and loss of each."
     if any(each.heat for each in shown):
-        caption += (
-            " Beside each image is Grad-CAM of the predicted class: red where the image speaks for that class, blue "
-            "where it does not."
-        )
+        caption += f" {GRAD_CAM}"
     what = "texts" if texts else "images"
     return Gallery(f"{audit.name}: hardest and easiest {audit.split} {what}", sets, caption)
 
 
-def _picture(audit: Findings, example: ShownExample) -> Picture:
+def picture(audit: Findings, example: ShownExample) -> Picture:
+    """One example of an audit: its label, what the model predicts, the loss."""
     label, predicted = (audit.data.class_names[k] for k in (example.label, example.predicted))
     classes = label if label == predicted else f"{label}, predicted {predicted}"
     caption = f"{classes}, loss {example.loss:.2g}" + (f" · {example.place}" if example.place else "")

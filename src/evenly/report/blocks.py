@@ -1,4 +1,4 @@
-"""What a page is made of, free of HTML: headings, sentences, tables, panels, pictures. The template draws them."""
+"""What a page is made of, free of HTML: sentences, code, tables, panels, pictures. The template draws them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ class Prose:
     """Paragraphs."""
 
     paragraphs: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to type or to paste, after a sentence."""
+
+    opening: str
+    lines: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -153,7 +161,7 @@ class Gallery:
     caption: str
 
 
-Block = Prose | Verdicts | Checks | Facts | Table | Panels | Gallery
+Block = Prose | Code | Verdicts | Checks | Facts | Table | Panels | Gallery
 
 
 @dataclass(frozen=True)

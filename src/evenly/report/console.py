@@ -51,21 +51,21 @@ def show_run(run: Run) -> None:
     full = erm_in_full(result.method, result.cost_multiple)
     cost = f"{result.cost_multiple:.2f}x the cost of plain training{full}"
     epochs = counted(result.epochs, "epoch")
-    _paragraphs([f"{result.data.name}: {result.method} with {result.optimizer}, {epochs}, {cost}"])
-    _line(f"{SHOWN[result.judged]} accuracy", f"{measured.accuracy:.1%}")
+    print_paragraphs([f"{result.data.name}: {result.method} with {result.optimizer}, {epochs}, {cost}"])
+    print_line(f"{SHOWN[result.judged]} accuracy", f"{measured.accuracy:.1%}")
     if measured.worst_group is not None:
         which = worst_group(measured, result.data.group_names)
-        _line("worst group", f"{measured.worst_group:.1%}   {which}")
+        print_line("worst group", f"{measured.worst_group:.1%}   {which}")
         # none where no group of training is in the split
-        _line("train-weighted", percent(measured.train_weighted))
+        print_line("train-weighted", percent(measured.train_weighted))
     weights = f"epoch {result.selected_epoch} of {result.epochs} (rule: {result.rule})"
-    _line("weights used", "; ".join(filter(None, (weights, last_epoch([run])))))
-    _line("cost of these weights", f"{result.selected_after_epochs:.1f} epochs of the full training set")
+    print_line("weights used", "; ".join(filter(None, (weights, last_epoch([run])))))
+    print_line("cost of these weights", f"{result.selected_after_epochs:.1f} epochs of the full training set")
     if result.evaluation_cost:
-        _line("validation", f"another {times(result.evaluation_cost_multiple)}, not included above")
+        print_line("validation", f"another {times(result.evaluation_cost_multiple)}, not included above")
     inferred = [] if result.inferred_groups is None else [inferred_groups(result.inferred_groups)]
     for remark in filter(None, (*result.remarks, *inferred, uncaptured([result]))):
-        print(textwrap.fill(remark, _width(), initial_indent="  ", subsequent_indent="  "))
+        print(textwrap.fill(remark, terminal_width(), initial_indent="  ", subsequent_indent="  "))
     if run.folder is not None:
         print(f"  {'page':<22}{run.folder / 'report.html'}")
 
@@ -78,12 +78,12 @@ def show_predictions(predictions: Predictions, file: Path) -> None:
     print(f"{counted(total, 'example')}: {listed(f'{name} {count:,}' for name, count in counts.items() if count)}")
     if predictions.accuracy is not None and predictions.true_labels is not None:
         limits = wilson(round(predictions.accuracy * total), total)
-        _line("accuracy", f"{predictions.accuracy:.1%}   {bounds(limits)}")
+        print_line("accuracy", f"{predictions.accuracy:.1%}   {bounds(limits)}")
         if predictions.groups is not None:
             by_group = group_accuracy(predictions.probabilities, predictions.true_labels, predictions.groups)
             worst, n = by_group.worst_group, int(by_group.counts[by_group.worst_group])
             examples = f"{counted(n, 'example')} {bounds(wilson(round(by_group.worst * n), n))}"
-            _line("worst group", f"{by_group.worst:.1%}   group {worst}: {examples}")
+            print_line("worst group", f"{by_group.worst:.1%}   group {worst}: {examples}")
     print(f"  {'file':<22}{file}")
 
 
@@ -177,12 +177,12 @@ def show_audits(folder: Path, page: Path) -> None:
     from evenly.diagnose.audit_folder import read_audits
 
     audits, compared = read_audits(folder)
-    _paragraphs(compared)
+    print_paragraphs(compared)
     print(end="\n" if compared else "")
     for audit in audits:
-        _paragraphs((*audit.verdict, *audit.shrunk))
+        print_paragraphs((*audit.verdict, *audit.shrunk))
         print()
-    _paragraphs(("Next:", *dict.fromkeys(step for audit in audits for step in audit.next_steps)))
+    print_paragraphs(("Next:", *dict.fromkeys(step for audit in audits for step in audit.next_steps)))
     print()
     print(f"examples: {folder / audits[0].table}")
     print(f"page: {page}")
@@ -190,10 +190,10 @@ def show_audits(folder: Path, page: Path) -> None:
 
 def show_card(card: CardPage, page: Path) -> None:
     """Whether a minimum is stable, in words, then its limits and numbers."""
-    _paragraphs(card.sentences)
+    print_paragraphs(card.sentences)
     print()
     for label, value in (*card.limits, *card.numbers):
-        print(textwrap.fill(value, _width(), initial_indent=f"{label:<25}", subsequent_indent=" " * 25))
+        print(textwrap.fill(value, terminal_width(), initial_indent=f"{label:<25}", subsequent_indent=" " * 25))
     print(f"{'page':<25}{page}")
 
 
@@ -203,7 +203,7 @@ def show_diagram(diagram: PhaseDiagram, page: Path) -> None:
 
     width = max(len(f"{value:g}") for value in (*diagram.x_values, 100)) + 1
     label = max(len(diagram.y), *(len(f"{value:g}") for value in diagram.y_values)) + 2
-    if label + width * len(diagram.x_values) <= _width():
+    if label + width * len(diagram.x_values) <= terminal_width():
         print("runs that diverged, in percent")
         for row in range(len(diagram.y_values) - 1, -1, -1):
             cells = "".join(f"{100 * share:>{width}.0f}" for share in diagram.diverged[row])
@@ -211,7 +211,7 @@ def show_diagram(diagram: PhaseDiagram, page: Path) -> None:
         values = "".join(f"{value:>{width}g}" for value in diagram.x_values)
         print(f"{diagram.y:>{label - 2}} +{values}  {diagram.x}")
         print()
-    _paragraphs(diagram_sentences(diagram))
+    print_paragraphs(diagram_sentences(diagram))
     print(f"page: {page}")
 
 
@@ -222,7 +222,9 @@ def show_list(rows: Mapping[str, str], as_json: bool) -> None:
         return
     width = max(map(len, rows)) + 2
     for name, summary in rows.items():
-        print(textwrap.fill(summary, _width(), initial_indent=f"{name:<{width}}", subsequent_indent=" " * width))
+        print(
+            textwrap.fill(summary, terminal_width(), initial_indent=f"{name:<{width}}", subsequent_indent=" " * width)
+        )
 
 
 def with_options(summary: str, defaults: Mapping[str, object]) -> str:
@@ -231,15 +233,17 @@ def with_options(summary: str, defaults: Mapping[str, object]) -> str:
     return summary.rstrip(".") + (f" [{options}]" if options else "")
 
 
-def _line(label: str, text: str) -> None:
+def print_line(label: str, text: str) -> None:
     """A label, and beside it a text on as many lines as it takes."""
-    print(textwrap.fill(text, _width(), initial_indent=f"  {label:<22}", subsequent_indent=" " * 24))
+    print(textwrap.fill(text, terminal_width(), initial_indent=f"  {label:<22}", subsequent_indent=" " * 24))
 
 
-def _paragraphs(sentences: Iterable[str]) -> None:
+def print_paragraphs(sentences: Iterable[str]) -> None:
+    """Each sentence on lines of its own."""
     for sentence in sentences:
-        print(textwrap.fill(sentence, _width()))
+        print(textwrap.fill(sentence, terminal_width()))
 
 
-def _width() -> int:
+def terminal_width() -> int:
+    """The columns there are; 80 where nobody knows."""
     return shutil.get_terminal_size().columns

@@ -32,7 +32,7 @@ MOST_SEED_LINES = 8
 MOST_MARKS = 20
 """Upright lines in a panel at most; with more, strokes at the bottom."""
 
-INK, FAINT = "#010203", "#010204"
+INK, FAINT, PAPER = "#010203", "#010204", "#010205"
 _STEPS = [1, 2, 5, 10]
 RC: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -168,7 +168,7 @@ def bars(rows: Sequence[Bar], *, prefix: str, label: str) -> str:
                 axes.plot([row.control] * 2, [y - 0.42, y + 0.42], color=INK, linewidth=1.6, zorder=5, clip_on=False)
         axes.set_xlim(0, 1)
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_yticks(range(len(rows)), [_printable(row.name) for row in rows])
+        axes.set_yticks(range(len(rows)), [printable(row.name) for row in rows])
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100%"])
         axes.grid(True, axis="x")
         axes.tick_params(length=0)
@@ -252,7 +252,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}" if math.isfinite(share) else "–"
 
 
-def _printable(name: str) -> str:
+def printable(name: str) -> str:
     """A name cut to what fits beside a bar, without characters that XML cannot hold."""
     name = "".join(character if character.isprintable() else " " for character in name)
     return name if len(name) <= 26 else name[:25] + "…"
@@ -309,5 +309,5 @@ def _rounded(match: re.Match[str]) -> str:
 
 
 def _coloured(style: str) -> str:
-    style = style.replace(INK, "currentColor").replace(FAINT, "var(--faint)")
+    style = style.replace(INK, "currentColor").replace(FAINT, "var(--faint)").replace(PAPER, "var(--paper)")
     return re.sub(r"#0103([0-9a-f]{2})", lambda match: f"var(--arm-{int(match[1], 16)})", style)

@@ -42,6 +42,13 @@ def uncertainty(difference: Difference, examples: str = "test examples") -> str:
     return ", ".join(filter(None, (examples, seeds)))
 
 
+def both_intervals(difference: Difference) -> str:
+    """Both intervals of a difference on a line each: over examples, where these are known, and over seeds."""
+    examples = f"examples {difference.over_examples}" if difference.over_examples else ""
+    seeds = f"seeds{':' if difference.low is None else ''} {difference.over_seeds}"
+    return "\n".join(filter(None, (examples, seeds)))
+
+
 def bounds(limits: tuple[float, float] | None) -> str:
     """The interval of a share, in percent: "[80.1, 92.4]"; nothing where there is none."""
     return "" if limits is None else f"[{number(limits[0])}, {number(limits[1])}]"

@@ -19,11 +19,14 @@ from evenly.runs.differences import signed
 from evenly.runs.results import SHOWN, RunResult, Usage
 from evenly.runs.run import Run
 from evenly.runs.summary import Summary
+from evenly.values import cut
 
 MOST_LINES = figures.COLOURS - 1
 """Groups in a panel of curves at most: the worst ones of the first method."""
 MOST_BARS = 12
 """Groups with a panel of bars at most: likewise."""
+WIDEST_BAR_NAME = 26
+"""Characters of a name that fit beside a bar."""
 MOST_ROWS = 40
 """Groups in a table at most: likewise."""
 
@@ -138,6 +141,62 @@ def accuracy_table(comparison: Comparison) -> Table | None:
         "of examples that one seed measures."
     )
     return Table(columns, rows, caption + left_out(len(arms[0].groups), groups, arms[0].arm.name), "Groups in numbers")
+
+
+def accuracy_blocks(
+    arms: Sequence[tuple[str, Style, Summary]], names: Sequence[str], split: str, control: Summary | None = None
+) -> list[Panels | Table]:
+    """Accuracy of every group by method: a panel per group, or one for a single method, and a table.
+
+    Args:
+        arms: each method's label, style and summary; the worst group of the first comes first.
+        control: of the last method, drawn as a stroke.
+    """
+    arms = [(name, style, each) for name, style, each in arms if each.groups]
+    if not arms:
+        return []
+    label, _, first = arms[0]
+    groups = worst_first(first.groups)
+    shown, panels = groups[:MOST_BARS], []
+    if len(arms) == 1:
+        bars = [Bar(cut(group_name(names, g), WIDEST_BAR_NAME), Style(1), _share(first, g)) for g in shown]
+        panels = [Panel(label, figures.bars(bars, prefix=f"{split}-groups", label=f"{split} accuracy of {label}"))]
+    else:
+        for g in shown:
+            bars = [Bar(name, style, _share(each, g)) for name, style, each in arms]
+            if control is not None and g < len(control.groups):
+                bars[-1] = Bar(bars[-1].name, bars[-1].style, bars[-1].value, (), control.groups[g])
+            name, note = group_name(names, g), f"worst of {label}" if g == groups[0] else ""
+            svg = figures.bars(bars, prefix=f"{split}-group{g}", label=f"{split} accuracy in {name}")
+            panels.append(Panel(name, svg, note))
+    averaged = ", mean over seeds" if first.seeds > 1 else ""
+    where = f"{SHOWN[split].capitalize()} accuracy of each group{averaged}."
+    drawn = f"{where} A vertical stroke marks the control of equal cost." if control is not None else where
+    rows = [
+        Row(
+            group_name(names, g),
+            [Cell(f"{first.group_counts[g]:,}"), *(_group_cell(each, g) for _, _, each in arms)],
+            note=f"worst of {label}" if g == groups[0] else "",
+        )
+        for g in groups
+    ]
+    caption = f"{where} The brackets are Wilson's 95% interval for the number of examples that one seed measures."
+    caption += left_out(len(first.groups), groups, label)
+    columns = ["group", f"{SHOWN[split]} examples", *(f"{name}, %" for name, _, _ in arms)]
+    return [
+        Panels("Accuracy by group", panels, drawn + left_out(len(first.groups), shown, label)),
+        Table(columns, rows, caption, "Groups in numbers"),
+    ]
+
+
+def _share(summary: Summary, group: int) -> float:
+    value = summary.groups[group] if group < len(summary.groups) else None
+    return math.nan if value is None else value
+
+
+def _group_cell(summary: Summary, group: int) -> Cell:
+    limits = summary.group_intervals[group] if group < len(summary.group_intervals) else None
+    return Cell(number(_share(summary, group)), bounds(limits))
 
 
 def origins(usages: Mapping[str, Usage], result: RunResult, which: str = "") -> Table | None:

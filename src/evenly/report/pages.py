@@ -4,6 +4,7 @@ evenly.write_report("runs/a")                        # a folder that a command l
 evenly.write_report(run, "run.html")
 evenly.write_report(comparison, "comparison.html")   # or several
 evenly.write_report([audit, other], "both.html")     # one audit, or two of the same data
+evenly.write_report(improvement, "improve.html")
 """
 
 from __future__ import annotations
@@ -21,18 +22,22 @@ from evenly.files import AGAIN, read_json
 from evenly.report.audit_pages import audit_page
 from evenly.report.claim_pages import write_claim_pages
 from evenly.report.comparison_pages import comparison_page
+from evenly.report.improve_pages import improve_page
 from evenly.report.phase_figure import save_phase_figure
 from evenly.report.rendering import write_page
 from evenly.report.run_pages import run_page
 from evenly.report.stability_pages import card_page, diagram_page
 from evenly.runs.comparison import DAMAGED, Comparison, load_comparison
+from evenly.runs.improvement import AUDIT, BEST, RUNS, Improvement, read_improvement
+from evenly.runs.improvement import FILE as IMPROVEMENT
+from evenly.runs.improvement import PAGE as IMPROVEMENT_PAGE
 from evenly.runs.run import Run, load
 from evenly.runs.verdict import CLAIMS
 from evenly.theory.stability import PhaseDiagram
 
 PAGE = "report.html"
 
-Result = Run | Comparison | Audit
+Result = Run | Comparison | Audit | Improvement
 
 
 def write_report(
@@ -42,9 +47,10 @@ def write_report(
 
     Args:
         target: a folder that a command left behind (nothing else is needed); a run; one comparison or several; one
-            audit, or two of the same data.
-        path: the HTML file; where it is left out, `report.html` in the folder of the run or the comparison.
-        runs: for the folder of a comparison, write the pages of its runs too.
+            audit, or two of the same data; an improvement.
+        path: the HTML file; where it is left out, `report.html` in the folder of the run or the comparison,
+            `improve.html` in that of an improvement.
+        runs: for the folder of a comparison or an improvement, write the pages of its runs too.
     """
     if isinstance(target, str | Path):
         if path is not None:
@@ -53,6 +59,8 @@ def write_report(
     results = list(target) if isinstance(target, Sequence) else [target]
     if len(results) == 1 and isinstance(run := results[0], Run):
         return write_page(_page_path(path, run.folder), run_page(run))
+    if len(results) == 1 and isinstance(found := results[0], Improvement):
+        return write_page(_page_path(path, found.out, IMPROVEMENT_PAGE), improve_page(found, found.out))
     comparisons = [each for each in results if isinstance(each, Comparison)]
     audits = [each for each in results if isinstance(each, Audit)]
     if results and len(comparisons) == len(results):
@@ -61,12 +69,14 @@ def write_report(
         compared = audits[0].compared(audits[1]) if len(audits) > 1 else []
         return write_page(_page_path(path, None), audit_page([each.findings() for each in audits], compared))
     names = ", ".join(dict.fromkeys(type(each).__name__ for each in results)) or "nothing"
-    raise EvenlyError(f"no page shows {names}; give a folder, a run, comparisons, or one or two audits")
+    raise EvenlyError(f"no page shows {names}; give a folder, a run, comparisons, one or two audits, or an improvement")
 
 
 def _write_folder(folder: Path, runs: bool) -> Path:
-    """The pages of a folder: of a run, of a comparison and its runs, of the demo's comparisons, of an analysis."""
-    is_comparison = os.path.exists(folder / "graph.json")  # a name that is too long does not exist
+    """The pages of a folder: of an improvement, of a comparison or the demo's and their runs, of an analysis or run."""
+    if os.path.exists(folder / IMPROVEMENT):  # a name that is too long does not exist
+        return _write_improvement(folder, runs)
+    is_comparison = os.path.exists(folder / "graph.json")
     content = read_json(folder / "results.json", DAMAGED if is_comparison else AGAIN)
     if isinstance(content, dict) and "comparisons" in content:
         comparisons = [load_comparison(folder / Path(name).name) for name in content["comparisons"]]
@@ -75,6 +85,11 @@ def _write_folder(folder: Path, runs: bool) -> Path:
         return write_page(folder / PAGE, comparison_page(comparisons, "evenly demo", content.get("seconds")))
     if isinstance(content, dict) and "rows" in content:
         return _write_comparison(load_comparison(folder), runs)
+    return _write_analysis(folder)
+
+
+def _write_analysis(folder: Path) -> Path:
+    """The pages of a folder of claims, an audit or stability; of a run where it is none of these."""
     if (folder / CLAIMS).exists():
         return write_claim_pages(folder)
     if (folder / "computations").is_dir():
@@ -107,12 +122,21 @@ def _write_comparison(comparison: Comparison, runs: bool) -> Path:
     return write_report(comparison)
 
 
-def _page_path(path: str | Path | None, folder: Path | None) -> Path:
+def _write_improvement(folder: Path, runs: bool) -> Path:
+    """The page of an improvement; on request those of its audit, of every finished run and of the model too."""
+    inner = [folder / AUDIT, *sorted((folder / RUNS).glob("*")), folder / BEST]
+    for each in inner if runs else ():
+        if (each / "audit.json").exists() or (each / "results.json").exists():
+            _write_folder(each, runs)
+    return write_page(folder / IMPROVEMENT_PAGE, improve_page(read_improvement(folder), folder))
+
+
+def _page_path(path: str | Path | None, folder: Path | None, name: str = PAGE) -> Path:
     """The file to write; refused where it cannot be one."""
     if path is None:
         if folder is None:
             raise EvenlyError("the result was kept in memory; give a path for its page, e.g. 'report.html'")
-        return folder / PAGE
+        return folder / name
     page = Path(path)
     if page.is_dir() or not page.parent.is_dir():
         what = "a folder" if page.is_dir() else f"in {page.parent}, which does not exist"

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from evenly.report.blocks import Cell, Row, Table, Whisker
 from evenly.report.figures import Style
-from evenly.report.formats import multiple, number
+from evenly.report.formats import both_intervals, multiple, number
 from evenly.report.names import METRIC_COLUMNS, METRIC_NAMES, RULES, has_metric
 from evenly.runs.comparison import Comparison
 from evenly.runs.differences import Difference
@@ -39,11 +39,13 @@ class Scale:
 
 def scale_of(comparison: Comparison) -> Scale | None:
     """A scale for all differences and intervals of a comparison, with 0 in it; None where there are none."""
-    metric = comparison.headline
-    differences = [difference for each in comparison.summary if (difference := each.difference(metric)) is not None]
-    ends = [
-        end for each in differences for end in (each.mean, each.low, each.high, each.examples_low, each.examples_high)
-    ]
+    return scale_over(each.difference(comparison.headline) for each in comparison.summary)
+
+
+def scale_over(differences: Iterable[Difference | None]) -> Scale | None:
+    """A scale for differences and their intervals, with 0 in it; None where there are none."""
+    known = [each for each in differences if each is not None]
+    ends = [end for each in known for end in (each.mean, each.low, each.high, each.examples_low, each.examples_high)]
     values = [end for end in ends if end is not None and math.isfinite(end)]
     if not values:
         return None
@@ -60,12 +62,12 @@ def results_table(comparison: Comparison, styles: Mapping[str, Style], scale: Sc
     chosen = comparison.plan.rule != "last"
     rows = []
     for each, control in comparison.lines():
-        cells = _values(each, metrics, chosen) + _difference(each.difference(metric), scale)
+        cells = _values(each, metrics, chosen) + difference_cells(each.difference(metric), scale)
         style, note = styles.get(each.arm.name), comparison.fewer_seeds(each)
         rows.append(Row(each.arm.pair, cells, each.arm.control_of is not None, note, style=style))
         if control is not None:
             note = "control" if control.arm.control_of else "control, as above"
-            cells = _values(control, metrics, chosen) + _difference(None, scale)
+            cells = _values(control, metrics, chosen) + difference_cells(None, scale)
             note = ", ".join(filter(None, (note, comparison.fewer_seeds(control))))
             rows.append(Row(control.arm.pair, cells, muted=True, note=note))
     columns = ["method", *(METRIC_COLUMNS[name] for name in metrics), *([USED_AFTER] if chosen else []), "cost, × ERM"]
@@ -109,15 +111,11 @@ def _values(summary: Summary, metrics: Iterable[str], chosen: bool) -> list[Cell
     return [*cells, Cell(multiple(summary.cost_multiple))]
 
 
-def _difference(difference: Difference | None, scale: Scale | None) -> list[Cell]:
+def difference_cells(difference: Difference | None, scale: Scale | None) -> list[Cell]:
     """A difference in numbers and drawn; empty cells where there is none, no cells where there is no scale."""
     if scale is None:
         return []
     if difference is None:
         return [Cell()] * 3
-    examples = f"examples {difference.over_examples}" if difference.over_examples else ""
-    intervals = Cell(
-        "\n".join(filter(None, (examples, f"seeds{':' if difference.low is None else ''} {difference.over_seeds}")))
-    )
     drawn = Cell(outcome=difference.outcome, whisker=scale.whisker(difference))
-    return [Cell(difference.points, outcome=difference.outcome), intervals, drawn]
+    return [Cell(difference.points, outcome=difference.outcome), Cell(both_intervals(difference)), drawn]
