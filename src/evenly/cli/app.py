@@ -18,9 +18,9 @@ import typer
 
 from evenly import __version__
 from evenly.analyses import AuditSettings, Axes, CardSettings, Quadratic, Runs
-from evenly.cli import audit, compare, lists, reproduce, stability, status, train, use
+from evenly.cli import audit, compare, improve, lists, reproduce, stability, status, train, use
 from evenly.errors import EvenlyError, EvenlyWarning, SettingError, lack_of_memory
-from evenly.settings import Execution, Searching, Settings, settings_of
+from evenly.settings import Execution, Improving, Searching, Settings, settings_of
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -28,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for verb in (
-    compare.demo, train.train, compare.compare, use.predict, use.export, audit.audit, stability.stability,
+    compare.demo, improve.improve, train.train, compare.compare, use.predict, use.export, audit.audit, stability.stability,
     reproduce.reproduce, use.report, status.status, lists.methods, lists.datasets, lists.models, lists.optimizers,
     lists.cache,
 ):  # fmt: skip
@@ -123,7 +123,7 @@ def _spelled(error: SettingError) -> str:
     """A refused setting as it is typed here: batch_size is --batch-size, an option of a method -o NAME."""
     if error.name.startswith("search "):
         return error.spelled(f"--{error.name}")
-    classes = (Settings, Execution, Searching, AuditSettings, CardSettings, Axes, Quadratic, Runs)
+    classes = (Settings, Execution, Searching, Improving, AuditSettings, CardSettings, Axes, Quadratic, Runs)
     if error.owner in ("", "setting") and any(error.name in settings_of(each) for each in classes):
         return error.spelled(f"--{error.name.replace('_', '-')}")
     return str(error)

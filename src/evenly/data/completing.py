@@ -33,7 +33,8 @@ def completed(data: Data, seed: int) -> tuple[Data, tuple[str, ...]]:
                 f"class; give more, or a {name} split of your own"
             )
         parts[1].name = name
-        data = replace(data, train=parts[0], **{name: parts[1]})
+        given = {**data.splits, "train": parts[0], name: parts[1]}
+        data = replace(data, train=given["train"], validation=given.get("validation"), test=given.get("test"))
     return data, tuple(name for name in ("validation", "test") if name in missing)
 
 

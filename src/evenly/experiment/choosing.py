@@ -26,6 +26,7 @@ Runs = Mapping[int, Run]
 """The runs of an arm, by seed."""
 SMALL = 30
 """Examples, of those that the goal is measured by, below which hardly any difference can be clear."""
+NAMES = {"accuracy": "accuracy", "worst_group": "worst-group accuracy", "worst_class": "worst-class accuracy"}
 LOWERED = ("lowered", "lowered-for-these")
 
 
@@ -122,3 +123,27 @@ def smallest(summary: Summary, metric: str, names: Sequence[str], class_counts: 
     if metric == "worst_class":
         return Smallest(min(class_counts), "in the smallest class")
     return Smallest(sum(class_counts), "")
+
+
+def reason_of(best: Summary | None, metric: str, few: Smallest, tried: int, seeds: int) -> str:
+    """The choice in a sentence.
+
+    Args:
+        best: on validation, with its difference from ERM; None where ERM is handed back.
+    """
+    if best is None:
+        if not tried:
+            return "Nothing was tried, so plain training (ERM) is handed back."
+        if few.examples < SMALL:
+            return (
+                f"Nothing is clearly better than plain training (ERM), which is handed back. With {few.examples} "
+                f"validation examples{f' {few.what}' * bool(few.what)}, there are too few examples to tell."
+            )
+        return "Nothing is clearly better than plain training (ERM) on validation, so ERM is handed back."
+    gain = best.difference(metric)
+    assert gain is not None
+    over = f"over seeds {gain.over_seeds}" if seeds >= FEWEST else "clear for these models only: fewer than three seeds"
+    return (
+        f"{best.arm.method} with {best.arm.optimizer} is chosen. On validation, its {NAMES[metric]} is {gain.points} "
+        f"points against plain training (ERM): 95% interval over examples {gain.over_examples}, {over}."
+    )

@@ -12,6 +12,7 @@ from attrs import evolve
 from torch import Tensor
 
 from evenly.data import Data
+from evenly.data.preprocessing import TablePreprocessing
 from evenly.diagnose.findings import LARGEST_IMAGE, heated
 from evenly.diagnose.saliency import grad_cam
 from evenly.engine import predictions, probabilities
@@ -25,7 +26,7 @@ from evenly.runs.folder import FORMAT, read_config, read_results
 from evenly.runs.improvement import BEST, CHANGED, RUNS, TESTED, Changed
 from evenly.runs.plan import DataSpec
 from evenly.runs.results import DataSummary
-from evenly.runs.run import InMemory, Run, load, read_arrays, read_correct
+from evenly.runs.run import InMemory, Run, load, read_correct, validation_outputs
 
 SHOWN = 8
 """Examples shown that are right now and were wrong, and as many of the other way round."""
@@ -66,13 +67,6 @@ def load_run(folder: Path, given: object) -> Run:
     model = given() if callable(given) and not isinstance(given, torch.nn.Module) else given
     own = read_config(folder).network.own
     return load(folder, model if own and isinstance(model, torch.nn.Module) else None)
-
-
-def validation_outputs(run: Run) -> Tensor:
-    """The outputs (N, K) on validation that a run left."""
-    assert run.folder is not None
-    arrays = read_arrays(run.folder / "predictions.npz", "validation_outputs") or {}
-    return torch.from_numpy(arrays["validation_outputs"])
 
 
 def hand_back(out: Path, name: str, data: Data, spec: DataSpec, original: str) -> Path:
@@ -165,7 +159,7 @@ def _words(data: Data, i: int) -> str:
     if split.texts is not None:
         return snippet(split.texts[i])
     preprocessing = data.preprocessing
-    if preprocessing is None or preprocessing.kind != "table" or not isinstance(split.inputs, Tensor):
+    if not isinstance(preprocessing, TablePreprocessing) or not isinstance(split.inputs, Tensor):
         return ""
     row = split.inputs[i].tolist()
     scales = zip(preprocessing.features, row, preprocessing.mean, preprocessing.std, strict=False)

@@ -5,6 +5,7 @@ Every run has the same examples, whatever its own seed: a test set that another 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from attrs import field, frozen
 from torch import Tensor
 
-from evenly.data import Data
+from evenly.data import Data, Split
 from evenly.data.completing import completed
 from evenly.experiment.request import Source
 from evenly.methods.inferred import with_groups
@@ -61,7 +62,13 @@ class TrialSource(Source):
 
 def without_groups(data: Data) -> Data:
     """The data without its groups."""
-    splits = {name: split.to(split.labels.device, inputs=False) for name, split in data.splits.items()}
-    for split in splits.values():
-        split.groups = split.evaluation_groups = None
-    return replace(data, **splits, group_names=None, evaluation_group_names=None)
+
+    def bare(split: Split | None) -> Split | None:
+        if split is None:
+            return None
+        changed = copy.copy(split)
+        changed.groups = changed.evaluation_groups = None
+        return changed
+
+    train, validation, test = map(bare, (data.train, data.validation, data.test))
+    return replace(data, train=train, validation=validation, test=test, group_names=None, evaluation_group_names=None)

@@ -217,6 +217,13 @@ def read_correct(folder: Path, judged: str) -> Correct | None:
     return Correct(np.unpackbits(right, count=len(labels)).astype(bool), labels, groups, str(examples), identities)
 
 
+def validation_outputs(run: Run) -> Tensor:
+    """The outputs (N, K) on validation that a run left in its folder."""
+    assert run.folder is not None
+    arrays = read_arrays(run.folder / "predictions.npz", "validation_outputs") or {}
+    return torch.from_numpy(arrays["validation_outputs"])
+
+
 def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]] | None:
     """The arrays in a file, or those of these names that are there."""
     if not path.exists():

@@ -1,0 +1,140 @@
+"""The groups that `evenly improve` goes by: the data's own, the classes, a failing slice of its columns, or inferred.
+
+Where no groups are given, one plain run is audited on validation. If a slice of the data's columns is clearly worse
+than the rest, each class is divided by it. Otherwise an early network divides each class in two (`methods.inferred`).
+What was decided is written down, so that a job that goes on has the same groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import evolve, frozen
+from torch import Tensor
+
+from evenly.data import Data
+from evenly.diagnose.slices import Column, columns_of, find_slices, members_of
+from evenly.engine import predictions
+from evenly.errors import EvenlyError
+from evenly.experiment.trial_data import TrialSource
+from evenly.files import atomic, make_folder
+from evenly.methods import Inferred
+from evenly.models import encoded
+from evenly.runs.improvement import Goal, Grouping
+from evenly.runs.results import DataSummary
+from evenly.runs.run import Run, validation_outputs
+
+FOLDER, FILE = "groups", "groups.npz"
+"""The early network that groups are inferred by, and the groups."""
+LABEL = "label"
+FEWEST = {"train": 5, "validation": 10}
+"""Examples that a group made of a slice needs at least."""
+
+
+@frozen(eq=False)
+class Grouped:
+    """The data with the groups that were decided on.
+
+    Args:
+        cost: example-gradients that it took.
+        note: what the user should know of it, in a sentence.
+    """
+
+    source: TrialSource
+    grouping: Grouping
+    cost: float = 0.0
+    inferred: Inferred | None = None
+    slice: str = ""
+    note: str = ""
+
+    def with_test(self, whole: Data) -> Data:
+        """The data with its test set, for after the choice. Where groups were inferred, the early network divides the
+        test set as well."""
+        if self.inferred is None:
+            return self.source.whole()[0]
+        test = encoded(whole, self.inferred.network).test
+        groups = {**(self.source.groups or {}), "test": self.inferred.assign(test)}
+        return evolve(self.source, groups=groups).whole()[0]
+
+
+def grouped_for(
+    goal: Goal, source: TrialSource, whole: Data, audited: Callable[[], Run], infer: Callable[[], Inferred], out: Path
+) -> Grouped:
+    """Decide on the groups.
+
+    Args:
+        whole: the data with its test set, of which only labels and columns are used.
+        audited: trains plain training once.
+        infer: trains an early network and infers groups.
+    """
+    if goal == "worst-class":
+        groups = {name: split.labels for name, split in whole.splits.items()}
+        names = DataSummary.of(whole).class_names
+        return Grouped(evolve(source, groups=groups, group_names=names, no_groups=False), "classes")
+    if whole.train.groups is not None or goal == "average":
+        return Grouped(source, "none" if whole.train.groups is None else "given")
+    sliced = None if source.no_groups else _sliced(source, whole, audited, out)
+    if sliced is not None and sliced.grouping == "slice":
+        return sliced
+    spent = 0.0 if sliced is None else sliced.cost
+    try:
+        inferred = infer()
+    except EvenlyError as error:
+        return Grouped(source, "none", spent, note=f"Groups could not be inferred: {error}.")
+    groups = {name: split.groups for name, split in inferred.data.splits.items() if split.groups is not None}
+    names = tuple(map(str, inferred.data.group_names or ()))
+    found = evolve(source, groups=_kept(out / FOLDER / FILE, groups), group_names=names, no_groups=False)
+    return Grouped(found, "inferred", spent + inferred.cost, inferred)
+
+
+def _sliced(source: TrialSource, whole: Data, audited: Callable[[], Run], out: Path) -> Grouped | None:
+    """Groups from the slice with the strongest evidence, of one column or of two, or of a class and a column; with no
+    groups where no slice is clearly worse than the rest, and None where there are no columns.
+
+    A slice of a class and a column is that column's: the classes are divided anyway.
+    """
+    data = source.data(source.seed)
+    columns = columns_of(data.validation, data)
+    if not columns:
+        return None
+    run = audited()
+    names = DataSummary.of(data).class_names
+    label = Column(LABEL, data.validation.labels, names)
+    right = predictions(validation_outputs(run)) == data.validation.labels
+    slices = [each for each in find_slices(right, (label, *columns)).slices if set(each.columns) != {LABEL}]
+    for each in slices:
+        kept = [k for k, name in enumerate(each.columns) if name != LABEL]
+        part = evolve(each, columns=tuple(each.columns[k] for k in kept), values=tuple(each.values[k] for k in kept))
+        members = {
+            name: torch.from_numpy(members_of(part, columns_of(split, whole))).long()
+            for name, split in whole.splits.items()
+        }
+        groups = {name: 2 * split.labels + members[name] for name, split in whole.splits.items()}
+        if _can_be_balanced(groups, len(names)):
+            words = " and ".join(f"{name} {value}" for name, value in zip(part.columns, part.values, strict=True))
+            group_names = tuple(f"{name}, {kind}" for name in names for kind in (f"not {words}", words))
+            found = evolve(source, groups=groups, group_names=group_names, no_groups=False)
+            return Grouped(found, "slice", run.results.cost, slice=each.name)
+    return Grouped(source, "none", run.results.cost)
+
+
+def _can_be_balanced(groups: Mapping[str, Tensor], classes: int) -> bool:
+    """Whether every group has a few examples to train on and to be measured by."""
+    return all(
+        int(torch.bincount(groups[name], minlength=2 * classes).min()) >= fewest for name, fewest in FEWEST.items()
+    )
+
+
+def _kept(path: Path, groups: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Groups as they were first decided on: on a GPU, a second inference may round otherwise."""
+    if not path.exists():
+        make_folder(path.parent)
+        arrays: dict[str, Any] = {name: each.numpy() for name, each in groups.items()}
+        with atomic(path) as file:
+            np.savez(file, **arrays)
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: torch.from_numpy(stored[name]) for name in stored.files}
