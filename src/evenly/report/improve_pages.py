@@ -285,8 +285,8 @@ def changed(improvement: Improvement) -> list[Block | None]:
     opening = (
         f"Of {improvement.profile.summary.sizes.get('validation', 0):,} validation examples, {gained:,} "
         f"{_were(gained)} wrong before and right now. {lost:,} {_were(lost)} right before and wrong now. Before is "
-        "plain training with the first seed, now is the model that is handed back. Validation chose that model, so new data "
-        "may show fewer examples gained."
+        "plain training with the first seed, now is the model that is handed back. Validation chose that model, "
+        "so new data may show fewer examples gained."
     )
     blocks: list[Block | None] = [Prose([opening])]
     for name, examples, count in kinds:

@@ -60,8 +60,8 @@ def gain_and_cost(improvement: Improvement) -> Panels | None:
         return None
     baseline = improvement.choice.baseline
     points.insert(0, Gain(baseline.name, styles[baseline], 1.0, 0.0, chosen=not improvement.is_better))
-    what = f"{metric_name(improvement)} on validation against plain training (ERM)"
-    notes = [f"The difference in {what}, and what each method costs. {_interval_note(improvement)}"]
+    what = f"{metric_name(improvement)} on validation, in points above plain training (ERM)"
+    notes = [f"What each method gains on validation, and what it costs. {_interval_note(improvement)}"]
     if any(not point.filled for point in points):
         notes.append(f"Filled points ran on {_all_seeds(improvement)}, hollow ones on the first seed only.")
     notes.append("The large point with a bold name was chosen.")
