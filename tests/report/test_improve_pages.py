@@ -259,6 +259,7 @@ def test_points_are_filled_on_all_seeds_and_hollow_on_one(page):
     assert "useful+sgd +9.9 points at 1.30x, chosen, its control +3.1" in label
     assert "erm+sam +1.2 points at 2.00x, one seed only" in label
     assert label.count("chosen") == 1
+    assert "one seed only" not in page(seeds=1).text
 
 
 def test_names_in_the_picture_do_not_overlap():
