@@ -54,6 +54,8 @@ from evenly.runs.improvement import AUDIT, CHANGED, Changed, Improvement
 from evenly.runs.results import SHOWN
 from evenly.values import cut, duration
 
+MOST_HARDEST = 9
+"""Hardest examples that are shown; the page of the audit has more."""
 MOST_SENTENCES = 2
 """Sentences of the audit: the accuracy, and the groups that it fails on."""
 GOALS = {"worst-group": "worst group", "average": "average accuracy", "worst-class": "worst class"}
@@ -237,7 +239,7 @@ def hardest(audit: Findings) -> Gallery | Table:
         return hardest_table(audit)
     caption = f"The {audit.split} examples with the largest loss: label, prediction and loss of each."
     caption += f" {GRAD_CAM}" if any(each.heat for each in audit.hardest) else ""
-    return Gallery("Hardest examples", [("", [picture(audit, each) for each in audit.hardest])], caption)
+    return Gallery("Hardest examples", [("", [picture(audit, each) for each in audit.hardest[:MOST_HARDEST]])], caption)
 
 
 def chosen(improvement: Improvement) -> list[Block | None]:
