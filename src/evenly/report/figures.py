@@ -155,9 +155,9 @@ def bars(rows: Sequence[Bar], *, prefix: str, label: str) -> str:
         height = 0.46 + 0.27 * len(rows)
         figure = Figure(figsize=(5.6, height))
         axes = figure.add_axes((left, 0.36 / height, 0.885 - left, 1 - 0.42 / height))
-        end = axes.get_yaxis_transform()
+        end, edge = axes.get_yaxis_transform(), (0.993 - left) / (0.885 - left)
         for y, row in enumerate(rows):
-            axes.text(1.135, y, _percent(row.value), transform=end, ha="right", va="center_baseline")
+            axes.text(edge, y, _percent(row.value), transform=end, ha="right", va="center_baseline")
             if not math.isfinite(row.value):
                 continue
             axes.barh(y, row.value, height=0.62, color=sentinel(row.style.colour), alpha=0.85, linewidth=0, zorder=2)

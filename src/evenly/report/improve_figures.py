@@ -61,7 +61,7 @@ def gains(points: Sequence[Gain], *, prefix: str, label: str) -> str:
     with page_style(prefix):
         height = 3.3 + 0.11 * max(0, len(points) - 5)
         figure = Figure(figsize=(5.6, height), dpi=72)
-        axes = figure.add_axes((0.115, 0.5 / height, 0.865, 1 - 0.62 / height))
+        axes = figure.add_axes((0.09, 0.5 / height, 0.89, 1 - 0.62 / height))
         _scale(axes, points)
         places = _side_by_side(axes, points)
         axes.axhline(0, color=INK, linewidth=0.9, zorder=1.5)
@@ -71,7 +71,6 @@ def gains(points: Sequence[Gain], *, prefix: str, label: str) -> str:
         axes.grid(True, axis="y")
         axes.tick_params(length=3, width=0.6)
         axes.set_xlabel("cost, in runs of ERM")
-        axes.set_ylabel("points above ERM", labelpad=2)
         return as_svg(figure, prefix, f"{label}: {'; '.join(point.describe() for point in points)}")
 
 
@@ -155,7 +154,7 @@ def _write_names(axes: Axes, points: Sequence[Gain], places: Sequence[tuple[floa
             outside = box[0] < whole.x0 or box[2] > whole.x1 + 8 or box[1] < whole.y0 or box[3] > whole.y1
             covered = sum(_meet(box, other) for other in (*marks, *names))
             crossed = sum(_meet(box, other) for other in lines)
-            return float(1e6 * outside + 1e4 * covered + 60.0 * crossed + _distance(box, x, y))
+            return float(1e6 * outside + 1e4 * covered + 25.0 * crossed + _distance(box, x, y))
 
         box = min(_candidates(x, y, width), key=badness)
         names.append(box)
@@ -195,7 +194,8 @@ def _candidates(x: float, y: float, width: float) -> list[Box]:
     half, gap, boxes = 0.5 * APART, 9.0, []
     for line in range(FARTHEST + 1):
         for middle in (y + line * APART, y - line * APART):
-            lefts = [x + gap, x - gap - width] + ([x - width / 2] if line else [])
+            aside = [x + gap, x - gap - width, x + 4 * gap, x - 4 * gap - width]
+            lefts = [*aside, x - width / 2] if line else aside
             boxes += [(left, middle - half, left + width, middle + half) for left in lefts]
     return boxes
 

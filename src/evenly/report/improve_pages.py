@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from attrs import evolve
@@ -53,6 +54,10 @@ from evenly.runs.improvement import AUDIT, CHANGED, Changed, Improvement
 from evenly.runs.results import SHOWN
 from evenly.values import cut, duration
 
+MOST_HARDEST = 9
+"""Hardest examples that are shown; the page of the audit has more."""
+MOST_SENTENCES = 2
+"""Sentences of the audit: the accuracy, and the groups that it fails on."""
 GOALS = {"worst-group": "worst group", "average": "average accuracy", "worst-class": "worst class"}
 FAILING, OTHERS, BEFORE, AFTER = Style(2), Style(1), Style(0), Style(1)
 HOW_TO_READ = (
@@ -191,7 +196,7 @@ def failures(improvement: Improvement, audit: Findings | None) -> list[Block | N
     by_group = [] if summary is None else accuracy_blocks([("plain training", BEFORE, summary)], names, "validation")
     if audit is None:
         return [Prose(baseline_sentences(improvement)), *by_group]
-    blocks: list[Block | None] = [Prose(audit.verdict)]
+    blocks: list[Block | None] = [Prose([*audit.verdict[:MOST_SENTENCES], f"The whole audit is in `{AUDIT}/`."])]
     if audit.by == "group" or not by_group:
         order = sorted(audit.groups, key=lambda group: group.accuracy)[:MOST_BARS]
         bars = [
@@ -203,7 +208,7 @@ def failures(improvement: Improvement, audit: Findings | None) -> list[Block | N
         if len(bars) > 1:
             svg = figures.bars(bars, prefix="failing", label=f"Validation accuracy by {audit.by}")
             blocks.append(Panels(f"Accuracy by {audit.by}", [Panel("plain training", svg)], caption))
-        blocks.append(audited_groups([audit]))
+        blocks.append(replace(audited_groups([audit]), title="Groups in numbers"))
     else:
         blocks += by_group
     return [*blocks, slices(audit), hardest(audit) if audit.hardest else None]
@@ -234,7 +239,7 @@ def hardest(audit: Findings) -> Gallery | Table:
         return hardest_table(audit)
     caption = f"The {audit.split} examples with the largest loss: label, prediction and loss of each."
     caption += f" {GRAD_CAM}" if any(each.heat for each in audit.hardest) else ""
-    return Gallery("Hardest examples", [("", [picture(audit, each) for each in audit.hardest])], caption)
+    return Gallery("Hardest examples", [("", [picture(audit, each) for each in audit.hardest[:MOST_HARDEST]])], caption)
 
 
 def chosen(improvement: Improvement) -> list[Block | None]:
@@ -285,8 +290,8 @@ def changed(improvement: Improvement) -> list[Block | None]:
     opening = (
         f"Of {improvement.profile.summary.sizes.get('validation', 0):,} validation examples, {gained:,} "
         f"{_were(gained)} wrong before and right now. {lost:,} {_were(lost)} right before and wrong now. Before is "
-        "plain training with the first seed, now is the model that is handed back. Validation chose that model, so new "
-        "data may show fewer examples gained."
+        "plain training with the first seed, now is the model that is handed back. Validation chose that model, "
+        "so new data may show fewer examples gained."
     )
     blocks: list[Block | None] = [Prose([opening])]
     for name, examples, count in kinds:

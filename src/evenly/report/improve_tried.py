@@ -51,7 +51,7 @@ def gain_and_cost(improvement: Improvement) -> Panels | None:
                 difference.mean,
                 difference.low if by_seed else difference.examples_low,
                 difference.high if by_seed else difference.examples_high,
-                each.final,
+                each.final or len(improvement.seeds) == 1,
                 each.arm == improvement.choice.arm,
                 _control_point(improvement, each.control, erm),
             )
@@ -60,15 +60,19 @@ def gain_and_cost(improvement: Improvement) -> Panels | None:
         return None
     baseline = improvement.choice.baseline
     points.insert(0, Gain(baseline.name, styles[baseline], 1.0, 0.0, chosen=not improvement.is_better))
-    what = f"{metric_name(improvement)} on validation against plain training (ERM)"
-    notes = [f"The difference in {what}, and what each method costs. {_interval_note(improvement)}"]
+    what, unit = f"{metric_name(improvement)} on validation", "points above ERM"
+    notes = [f"What each method gains on validation, and what it costs. {_interval_note(improvement)}"]
     if any(not point.filled for point in points):
-        notes.append(f"Filled points ran on {_all_seeds(improvement)}, hollow ones on the first seed only.")
+        notes.append(f"Filled points ran on all {len(improvement.seeds)} seeds, hollow ones on the first only.")
     notes.append("The large point with a bold name was chosen.")
     if any(point.control is not None for point in points):
         notes.append("A horizontal stroke in a method's colour marks its control of equal cost.")
     notes.append("Methods that cost the same are drawn side by side.")
-    return Panels("Gain against cost", [Panel(what, gains(points, prefix="gains", label=what))], " ".join(notes))
+    return Panels(
+        "Gain against cost",
+        [Panel(what, gains(points, prefix="gains", label=f"{what}, {unit}"), unit)],
+        " ".join(notes),
+    )
 
 
 def _interval_note(improvement: Improvement) -> str:
@@ -78,10 +82,6 @@ def _interval_note(improvement: Improvement) -> str:
         return "Vertical lines are 95% intervals over seeds."
     examples = "over validation examples"
     return f"Vertical lines are 95% intervals {f'over seeds, or else {examples}' if any(over_seeds) else examples}."
-
-
-def _all_seeds(improvement: Improvement) -> str:
-    return f"all {len(improvement.seeds)} seeds" if len(improvement.seeds) > 1 else "the one seed"
 
 
 def _control_point(
