@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 import evenly
 from evenly.data import Data, Split
-from evenly.diagnose.audit_words import _ordinal, fisher
+from evenly.diagnose.audit_words import _ordinal
 from evenly.diagnose.auditing import audit
 from evenly.diagnose.findings import Audit, Share, paired
+from evenly.diagnose.fisher import fisher
 from evenly.diagnose.spectrum import HessianSpectrum
 from evenly.report.audit_pages import groups as group_table
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from evenly.diagnose.fisher import fisher
 from evenly.diagnose.importance import gini_if_any
 from evenly.diagnose.spectrum import HessianSpectrum
 
@@ -87,14 +88,6 @@ def half_of_the_weight(weights: Tensor) -> float:
     if not float(cumulative[-1]):
         return math.nan
     return (int((cumulative < cumulative[-1] / 2).sum()) + 1) / len(weights)
-
-
-def fisher(right: int, n: int, other: int, m: int) -> float:
-    """The chance that, of `right` + `other` right answers, a set of n has `right` or fewer where a set of m has the
-    rest, if both are alike (Fisher's exact test, one-sided)."""
-    from scipy.stats import hypergeom
-
-    return float(hypergeom.cdf(right, n + m, right + other, n))
 
 
 def _on_groups(audit: Audit) -> list[str]:
