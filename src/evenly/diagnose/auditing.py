@@ -85,8 +85,7 @@ def audit(
         check_model(model)
     if not isinstance(data, Data):
         raise EvenlyError(f"data is a {type(data).__name__}; give an evenly.Data, e.g. evenly.Data(train=(x, y))")
-    if ask.split is not None and ask.split not in data.splits:
-        raise EvenlyError(f"there is no {ask.split} split; the data has {', '.join(data.splits)}")
+    judged_split(data, ask.split)
     if model is None:
         if forgetting is not None:
             raise EvenlyError("forgetting is of a model's training, and there are predictions only; leave it out")
@@ -100,6 +99,8 @@ def audit(
 
 def judged_split(data: Data, split: str | None) -> Split:
     """The split that is judged: the one named, else the first of test, validation and train."""
+    if split is not None and split not in data.splits:
+        raise EvenlyError(f"there is no {split} split; the data has {', '.join(data.splits)}")
     return data.splits[split or next(part for part in ("test", "validation", "train") if part in data.splits)]
 
 
@@ -109,7 +110,8 @@ def _of_predictions(predictions: Any, data: Data, ask: AuditSettings, name: str,
     for setting in ("rho", "batch_size", "top", "samples", "within"):
         if (value := getattr(ask, setting)) != getattr(untouched, setting):
             raise EvenlyError(f"{setting} {value} needs the network, and there are predictions only; leave it out")
-    judged, labels = judged_split(data, ask.split), judged_split(data, ask.split).labels.cpu()
+    judged = judged_split(data, ask.split)
+    labels = judged.labels.cpu()
     progress(0.0, "predictions")
     given = given_predictions(predictions, judged, data)
     missing = dict.fromkeys(NEEDS_NETWORK, "it needs the network, and there are predictions only")
