@@ -100,8 +100,8 @@ def audit(
             own = ask.to_dict() | {"batch_size": ask.batch_size or each.batch_size}
             if each.network is None and any(other.network is not None for other in models):
                 own = {"split": ask.split, "seed": ask.seed}  # the others are of the network beside it
-            given = {"predictions": each.predictions, "forgetting": each.forgetting, "name": each.name}
-            audits.append(run_audit(each.network, each.data, progress=show, **given, **own))
+            own |= {"predictions": each.predictions, "forgetting": each.forgetting}
+            audits.append(run_audit(each.network, each.data, name=each.name, progress=show, **own))
     save_audits(out, audits, asked)
     page = write_report(out)
     if as_json:
@@ -153,8 +153,8 @@ def audited_models(
 
     files = [target for target in targets if Path(target).is_file()]
     if predicted := [file for file in files if _is_predictions(file)]:
-        for option, given in (("--model", model), ("--normalise", normalise)):
-            if given and len(predicted) == len(files):
+        for option, value in (("--model", model), ("--normalise", normalise)):
+            if value and len(predicted) == len(files):
                 raise EvenlyError(
                     f"{option} is for a file of weights, and {predicted[0]} has predictions; leave it out"
                 )

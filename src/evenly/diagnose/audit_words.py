@@ -34,12 +34,12 @@ def verdict(audit: Audit) -> list[str]:
     if len(audit.groups) > 1:
         by_kind = {"group": _on_groups, "class": _on_groups, "cluster": _on_clusters}
         sentences += by_kind.get(audit.by, _on_cells)(audit)
-    sentences += [*_on_probes(audit), *_on_importance(audit)]
+    sentences += [*_on_probes(audit), *_on_importance(audit), *_on_slices(audit), *_on_calibration(audit)]
     if audit.spectrum is not None:
         sentences.append(_on_curvature(audit.spectrum))
     if audit.forgetting is not None:
         sentences.append(_on_forgetting(audit.forgetting))
-    return [*sentences, *_on_slices(audit), *_on_calibration(audit)]
+    return sentences
 
 
 def next_steps(audit: Audit) -> list[str]:

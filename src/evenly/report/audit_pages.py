@@ -49,9 +49,11 @@ HOW_TO_READ = (
     "If the data has neither groups nor attributes, clusters replace them: two parts of each class in the model's own "
     "features. The model decides from these features, so any model, even on noise, is right less often on one part. "
     "Clusters say where to look, not what is wrong.",
-    "A slice is the examples with one value of a column, or with two values of two columns. It is listed only if it has "
-    "more errors than the rest by Fisher's exact test, at a level divided by the number of slices searched. A pair is "
-    "listed only if it is also clearly worse than each of its two values without it.",
+    "A slice is the examples with one value of a column, or with two values of two columns. It is listed only if it "
+    "has more errors than the rest by Fisher's exact test, at a level divided by the number of slices searched. A pair "
+    "is listed only if it is also clearly worse than each of its two values without it.",
+)
+OF_NETWORKS = (
     "A linear probe reads an attribute off the model's features. It is fitted and measured on sets in which the "
     "attribute is independent of what the sets are balanced over. Other properties that go with the attribute may "
     "still give it away. An attribute that can be read is in the features; the model need not use it.",
@@ -87,11 +89,16 @@ def audit_page(audits: Sequence[Findings], compared: Sequence[str]) -> Page:
         ("Curvature", "curvature", [eigenvalues(audits), density(audits)]),
         ("Hardest and easiest", "examples", [*map(gallery, audits), *map(hardest_table, audits)]),
         ("What was audited", "settings", [*map(facts, audits)]),
-        ("How to read this", "reading", [Prose(HOW_TO_READ)]),
+        ("How to read this", "reading", [Prose(reading(audits))]),
     ]
     sections = [Section(name, anchor, content) for name, anchor, each in contents if (content := present(each))]
     seconds = sum(each.seconds for each in audits)
     return Page(title, first.data.about, sections, footer(seconds), contents=True)
+
+
+def reading(audits: Sequence[Findings]) -> Sequence[str]:
+    """What a reader needs to know; of predictions alone, without what is of networks."""
+    return HOW_TO_READ if all(each.importance is None for each in audits) else (*HOW_TO_READ, *OF_NETWORKS)
 
 
 def short(audits: Sequence[Findings], compared: Sequence[str]) -> list[Block | None]:
