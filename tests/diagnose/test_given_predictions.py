@@ -113,7 +113,7 @@ def test_what_is_refused(refused: Any, linear: Any) -> None:
     check("forgetting is of a model's training", p, forgetting=[0] * 300)
     check("data is a NoneType", p, None)
     refused("both a model and predictions", evenly.audit, linear, data, predictions=p)
-    refused("neither a model nor predictions", evenly.audit, data=data)
+    refused("give an nn.Module, or what it said as predictions=", evenly.audit, data=data)
 
 
 def written(path: Any, rows: list[str]) -> Any:

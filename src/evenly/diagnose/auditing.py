@@ -79,8 +79,9 @@ def audit(
     started = time.perf_counter()
     ask = AuditSettings(**checked("setting", settings, settings_of(AuditSettings)))
     if (model is None) == (predictions is None):
-        given = "neither a model nor predictions are" if model is None else "both a model and predictions are"
-        raise EvenlyError(f"{given} given; give one of them, e.g. evenly.audit(predictions=probabilities, data=data)")
+        if model is None:
+            raise EvenlyError("model is a NoneType; give an nn.Module, or what it said as predictions=")
+        raise EvenlyError("both a model and predictions are given; give one of them")
     if model is not None:
         check_model(model)
     if not isinstance(data, Data):
