@@ -19,16 +19,17 @@ EQUAL = ("accuracy is the confidence", Style(0, 1))
 def group_bars(audits: Sequence[Findings], names: Sequence[str], styles: Sequence[Style]) -> Panel | None:
     """Accuracy by group as bars, in the order of the table; of two models, one below the other."""
     by_name = [{"all": each.overall} | {group.name: group for group in each.groups} for each in audits]
-    if len(names) > MOST_BARS or len(names) < 2:
+    if len(names) > MOST_BARS or len(names) < 2 or any(each.keys() != by_name[0].keys() for each in by_name):
         return None
     bars = [
-        Bar(cut(name, WIDEST_BAR), style, shares[name].accuracy)
+        Bar(cut(name, WIDEST_BAR) if shares is by_name[0] else "", style, shares[name].accuracy)
         for name in ("all", *names)
         for shares, style in zip(by_name, styles, strict=False)
         if name in shares
     ]
     svg = figures.bars(bars, prefix="groups", label="Accuracy by group")
-    return Panel("Accuracy", svg, " and ".join(each.name for each in audits) if len(audits) > 1 else "")
+    both = f"upper bars {audits[0].name}, lower bars {audits[-1].name}" if len(audits) > 1 else ""
+    return Panel("Accuracy", svg, both)
 
 
 def slices(audits: Sequence[Findings]) -> list[Block | None]:
@@ -58,9 +59,10 @@ def slices(audits: Sequence[Findings]) -> list[Block | None]:
 def searched_in_words(search: Search) -> str:
     """How many slices were searched, and what was left out."""
     columns = f"{search.columns:,} {'column' if search.columns == 1 else 'columns'}"
-    text = f"{search.searched:,} slices of {columns} were searched: every value, and every pair of values"
-    if search.paired < search.columns:
-        text += f" of the first {search.paired:,} columns" if search.paired else "; no pairs"
+    text = f"{search.searched:,} slices of {columns} were searched: every value"
+    if search.paired > 1:
+        first = f" of the first {search.paired:,} columns" if search.paired < search.columns else ""
+        text += f", and every pair of values{first}"
     left = f" The table is wide: {search.left_out:,} more columns were left out." if search.left_out else ""
     return f"{text}.{left}"
 
