@@ -156,3 +156,47 @@ def test_data_that_moved_is_named(done, refused, runs, tmp_path):
     (tmp_path / "mine.npz").rename(tmp_path / "elsewhere.npz")
     refused(f"audit one {QUICK}", "trained on .*mine.npz, which is not there; give where it is now")
     done(f"audit one --data elsewhere.npz {QUICK}")
+
+
+def test_predictions_alone_are_audited(done, refused, tmp_path):
+    draw = np.random.default_rng(0)
+    place, y = draw.integers(0, 2, 1000), np.arange(1000) % 2
+    wrong = draw.random(1000) < np.where(place == 1, 0.5, 0.1)
+    labels, names = np.array(["no", "yes"])[y], np.array(["no", "yes"])[np.where(wrong, 1 - y, y)]
+    cells = [f"{label},{x:.3f},{p}" for label, x, p in zip(labels, draw.normal(size=1000), place, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["label,x,place", *cells]))
+    (tmp_path / "p.csv").write_text("\n".join(["prediction", *names]))
+    out = " ".join(done("audit p.csv --data t.csv -d attributes=place").split())
+    assert "slices searched, the clearest failure is place 1:" in out
+    assert "To raise" in out
+    page = (tmp_path / "audits/p/audit.html").read_text()
+    assert all(f'id="{anchor}"' in page for anchor in ("groups", "slices", "confusion", "rates"))
+    assert 'id="curvature"' not in page
+    remade(done, tmp_path / "audits/p")
+    (audit,) = json.loads((tmp_path / "audits/p/audit.json").read_text())["audits"]
+    assert audit["slices"]["slices"][0]["columns"] == ["place"]
+    assert audit["importance"] is None
+
+    (tmp_path / "short.csv").write_text("prediction\nyes\n")
+    (tmp_path / "odd.csv").write_text("\n".join(["prediction", *["maybe"] * 1000]))
+    for command, message in (
+        ("p.csv", "p.csv has predictions; give the data that they are of with --data DATA"),
+        ("t.csv --data t.csv", "no column 'prediction'"),
+        ("short.csv --data t.csv", "there are 1 predictions for 200 test examples"),
+        ("odd.csv --data t.csv", "'maybe', which is no class of the data; there are: no, yes"),
+        ("p.csv --data t.csv --model mlp", "--model is for a file of weights"),
+        ("p.csv --data t.csv --top 3", "top 3 needs the network"),
+    ):
+        refused(f"audit {command} --out page", message)
+        assert not (tmp_path / "page").exists()
+
+
+def test_an_audit_of_an_earlier_version_is_read(done, runs, tmp_path):
+    done(f"audit one {QUICK}")
+    content = read_json(tmp_path / "audits/one/audit.json")
+    for name in ("slices", "clusters", "confusion", "calibration", "rates"):
+        del content["audits"][0][name]
+    write_json(tmp_path / "audits/one/audit.json", sealed(content))
+    done("report audits/one")
+    assert 'id="groups"' in (tmp_path / "audits/one/audit.html").read_text()
+    assert 'id="slices"' not in (tmp_path / "audits/one/audit.html").read_text()

@@ -18,7 +18,20 @@ from evenly.models import factory
 from evenly.report import write_report
 
 NASTY = "<script>alert(1)</script>"
-SECTIONS = ["short", "groups", "probes", "importance", "curvature", "examples", "settings", "reading"]
+SECTIONS = [
+    "short",
+    "groups",
+    "slices",
+    "confusion",
+    "calibration",
+    "rates",
+    "probes",
+    "importance",
+    "curvature",
+    "examples",
+    "settings",
+    "reading",
+]
 
 
 def images(n=120, seed=0):

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from evenly.data import Data
+    from evenly.diagnose.given_predictions import Given
 
 
 @takes(AuditSettings, (Execution, ("device",)))
 def audit(
     target: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="A folder that `evenly train` left, or a file of weights."),
+        typer.Argument(
+            metavar="MODEL", help="A folder that `evenly train` left, a file of weights, or a .csv of predictions."
+        ),
     ],
     against: Annotated[
         str | None, typer.Option(help="A second model to compare with.", metavar="MODEL", show_default=False)
@@ -58,14 +61,16 @@ def audit(
 ) -> None:
     """Show what a trained model has learned.
 
-    The page shows accuracy by group, which attributes can be read from the features, which examples drive training,
-    the curvature of the loss, and the hardest examples. examples.csv lists every example by its loss.
+    The page shows accuracy by group, the slices of the data on which it fails, confusion and calibration, which
+    attributes can be read from the features, which examples drive training, the curvature of the loss, and the hardest
+    examples. examples.csv lists every example by its loss. Of predictions, what needs no network is shown.
 
     \b
     Examples:
       evenly audit runs/a
       evenly audit runs/a --against runs/b
       evenly audit weights.safetensors --model resnet18 --data photos/
+      evenly audit predictions.csv --data photos/
     """
     from evenly.diagnose.audit_folder import save_audits
     from evenly.diagnose.auditing import audit as run_audit
@@ -85,7 +90,7 @@ def audit(
     audits = []
     with Progress("audit") as bar:
         bar(0.0, "reading")
-        models = audited_models(targets, data, model, device, normalise, pairs(data_option))
+        models = audited_models(targets, data, model, device, normalise, pairs(data_option), ask.split)
         check_same(models[0].data, models[-1].data)
         for number, each in enumerate(models):
 
@@ -93,9 +98,10 @@ def audit(
                 bar((before + share) / len(targets), note)
 
             own = ask.to_dict() | {"batch_size": ask.batch_size or each.batch_size}
-            audits.append(
-                run_audit(each.network, each.data, name=each.name, forgetting=each.forgetting, progress=show, **own)
-            )
+            if each.network is None and any(other.network is not None for other in models):
+                own = {"split": ask.split, "seed": ask.seed}  # the others are of the network beside it
+            own |= {"predictions": each.predictions, "forgetting": each.forgetting}
+            audits.append(run_audit(each.network, each.data, name=each.name, progress=show, **own))
     save_audits(out, audits, asked)
     page = write_report(out)
     if as_json:
@@ -106,13 +112,14 @@ def audit(
 
 class Audited(NamedTuple):
     """A network on its device, its data, its name, and of a run the (M,) forgetting scores, where they were recorded,
-    and the batch size."""
+    and the batch size; or predictions and no network."""
 
-    network: nn.Module
+    network: nn.Module | None
     data: Data
     name: str
     forgetting: Tensor | None = None
     batch_size: int | None = None
+    predictions: Given | None = None
 
 
 def check_targets(targets: Sequence[str]) -> None:
@@ -120,7 +127,9 @@ def check_targets(targets: Sequence[str]) -> None:
     for target in targets:
         path = Path(target)
         if not target.strip() or not (path.is_dir() or path.is_file()):
-            raise EvenlyError(f"there is no {target!r}; give a run's folder or a file of weights")
+            raise EvenlyError(
+                f"there is no {target!r}; give a run's folder or a file of weights, or a .csv of predictions"
+            )
         if path.is_dir() and not (path / "config.json").is_file():
             raise EvenlyError(f"{path} holds no run of evenly; give the folder that `evenly train` left behind")
     if len({Path(target).resolve() for target in targets}) < len(targets):
@@ -134,13 +143,21 @@ def audited_models(
     device: str,
     normalise: str | None,
     data_options: dict[str, Any],
+    split: str | None = None,
 ) -> list[Audited]:
-    """The models that a user's words mean, in their order: run folders, or files of weights and a network's name."""
+    """The models that a user's words mean, in their order: run folders, files of weights and a network's name, or
+    predictions of the `split` that is judged."""
     from evenly.data import load as load_data
     from evenly.experiment.execute import device_named
     from evenly.models.saved import load_model
 
     files = [target for target in targets if Path(target).is_file()]
+    if predicted := [file for file in files if _is_predictions(file)]:
+        for option, value in (("--model", model), ("--normalise", normalise)):
+            if value and len(predicted) == len(files):
+                raise EvenlyError(
+                    f"{option} is for a file of weights, and {predicted[0]} has predictions; leave it out"
+                )
     if not files:
         for option, given in (("--model", model), ("--normalise", normalise), ("-d", data_options)):
             if given:
@@ -150,12 +167,29 @@ def audited_models(
     models = {target: _of_run(Path(target), data, device) for target in targets if Path(target).is_dir()}
     run_data = next((each.data for each in models.values()), None)
     for file in files:
+        if _is_predictions(file):
+            if data is None and run_data is None:
+                raise EvenlyError(f"{file} has predictions; give the data that they are of with --data DATA")
+            run_data = run_data if run_data is not None else load_data(str(data), seed=0, **data_options)
+            models[file] = _of_predictions(Path(file), run_data, split)
+            continue
         if model is None or (data is None and run_data is None):
             raise EvenlyError(f"{file} is a file of weights; give --model NAME and --data DATA with it")
         its_data = run_data if run_data is not None else load_data(str(data), seed=0, **data_options)
         saved = load_model(Path(file), its_data, model, normalise)
         models[file] = Audited(saved.network.to(device_named(device)), saved.data, saved.name)
     return [models[target] for target in targets]
+
+
+def _is_predictions(file: str) -> bool:
+    return file.endswith((".csv", ".csv.gz"))
+
+
+def _of_predictions(path: Path, data: Data, split: str | None) -> Audited:
+    from evenly.diagnose.auditing import judged_split
+    from evenly.diagnose.given_predictions import read_predictions
+
+    return Audited(None, data, path.name, predictions=read_predictions(path, judged_split(data, split), data))
 
 
 def _of_run(path: Path, data: str | None, device: str) -> Audited:

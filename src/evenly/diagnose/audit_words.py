@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from evenly.data.preprocessing import TablePreprocessing
 from evenly.diagnose.fisher import fisher
 from evenly.diagnose.importance import gini_if_any
+from evenly.diagnose.slices import Slice
 from evenly.diagnose.spectrum import HessianSpectrum
 
 if TYPE_CHECKING:
@@ -30,8 +32,9 @@ def verdict(audit: Audit) -> list[str]:
         f"(95% interval {low:.1%} to {high:.1%})."
     ]
     if len(audit.groups) > 1:
-        sentences += {"group": _on_groups, "cluster": _on_clusters}.get(audit.by, _on_cells)(audit)
-    sentences += [*_on_probes(audit), _on_importance(audit)]
+        by_kind = {"group": _on_groups, "class": _on_groups, "cluster": _on_clusters}
+        sentences += by_kind.get(audit.by, _on_cells)(audit)
+    sentences += [*_on_probes(audit), *_on_importance(audit), *_on_slices(audit), *_on_calibration(audit)]
     if audit.spectrum is not None:
         sentences.append(_on_curvature(audit.spectrum))
     if audit.forgetting is not None:
@@ -42,23 +45,38 @@ def verdict(audit: Audit) -> list[str]:
 def next_steps(audit: Audit) -> list[str]:
     """What to do about it; DATA is what the model was trained on."""
     hardest = "Look at the hardest examples: some of them may be labelled wrong."
+    if audit.losses is None:
+        hardest = "Look at the examples that it gets wrong: some of them may be labelled wrong."
     if audit.by == "cluster":
         part = _lower_cluster(audit)
-        if part is None:
-            return [hardest]
+        if part is None or audit.slices.slices:
+            return [*_raise_slice(audit), hardest]
         return [
             f"Look for what the examples of {part[0].name} have in common. If you can name it, add it to the data as a "
             "column and audit again: groups are then measured by it.",
             "To train without groups: evenly compare DATA --methods erm,useful",
         ]
     failed = [group for group in audit.groups if audit.is_below(group, len(audit.groups))]
-    if len(audit.groups) < 2 or not failed:
-        return [hardest]
+    if len(audit.groups) < 2 or not failed or audit.by == "class":
+        return [*_raise_slice(audit), hardest]
     groups = "" if audit.by == "group" else f" --groups label,{audit.by.removeprefix('label and ')}"
     return [
         f"To raise {worst_of(failed).name}, compare plain training (ERM) with methods that use groups: "
         f"evenly compare DATA{groups} --methods erm,pde,dfr,group_dro",
         hardest,
+    ]
+
+
+def _raise_slice(audit: Audit) -> list[str]:
+    """How to train for the first failing slice, where its columns have names that `--groups` takes."""
+    columns = next((each.columns for each in audit.slices.slices), ())
+    table = audit.data.preprocessing
+    known = {*audit.split.attributes, *(table.categories if isinstance(table, TablePreprocessing) else ())}
+    if not columns or not known.issuperset(columns) or any(set(name) & set(",+ ") for name in columns):
+        return []
+    return [
+        f"To raise {audit.slices.slices[0].name}, compare plain training (ERM) with methods that use groups: evenly "
+        f"compare DATA --groups label,{','.join(columns)} --methods erm,pde,dfr,group_dro"
     ]
 
 
@@ -94,10 +112,11 @@ def _on_groups(audit: Audit) -> list[str]:
     """Whether a group of the data is below the average; no cause, as the numbers show none."""
     failed = [group for group in audit.groups if audit.is_below(group, len(audit.groups))]
     if not failed:
-        return [f"No group is clearly below the average; the lowest is {audit.worst}."]
+        return [f"No {audit.by} is clearly below the average; the lowest is {audit.worst}."]
     worst = worst_of(failed)
     are = "is" if len(failed) == 2 else "are"
-    others = f" {len(failed) - 1} more of {len(audit.groups)} groups {are} clearly below it." if failed[1:] else ""
+    kinds = "classes" if audit.by == "class" else "groups"
+    others = f" {len(failed) - 1} more of {len(audit.groups)} {kinds} {are} clearly below it." if failed[1:] else ""
     return [f"It fails on {worst}, {_gap(audit, worst):.1f} points below its average.{others}"]
 
 
@@ -150,16 +169,53 @@ def _on_clusters(audit: Audit) -> list[str]:
     ]
 
 
-def _on_importance(audit: Audit) -> str:
+def slice_in_words(slice: Slice) -> str:
+    """How often it is right on a slice, and on the rest."""
+    return (
+        f"{slice.name}: {slice.accuracy:.1%} of {slice.n:,} (95% interval {slice.low:.1%} to {slice.high:.1%}), "
+        f"{100 * (slice.rest - slice.accuracy):.1f} points below the other examples"
+    )
+
+
+def _on_slices(audit: Audit) -> list[str]:
+    """The first failing slice; its evidence is corrected for all slices that were searched."""
+    if not audit.slices.slices:
+        return []
+    first, *others = audit.slices.slices
+    more = f" {_listed(len(others))} listed." if others else ""
+    return [f"Of {audit.slices.searched:,} slices searched, the clearest failure is {slice_in_words(first)}.{more}"]
+
+
+def _on_calibration(audit: Audit) -> list[str]:
+    """Whether its mean confidence is outside the interval of its accuracy."""
+    if (calibration := audit.calibration) is None:
+        return []
+    (low, high), mean = audit.overall.interval, calibration.confidence
+    if low <= mean <= high:
+        return []
+    sure = "too sure of itself" if mean > high else "less sure of itself than it could be"
+    return [
+        f"It is {sure}: its predicted classes have a probability of {mean:.1%} on average, and it is right on "
+        f"{audit.overall.accuracy:.1%} (expected calibration error {100 * calibration.error:.1f} points)."
+    ]
+
+
+def _listed(count: int) -> str:
+    return f"{count} more {'is' if count == 1 else 'are'}"
+
+
+def _on_importance(audit: Audit) -> list[str]:
+    if audit.importance is None or audit.phantom is None:
+        return []
     if not audit.importance.any():
-        return "It is so sure of the training examples used here that none of them changes it any more."
+        return ["It is so sure of the training examples used here that none of them changes it any more."]
     phantom = gini_if_any(audit.phantom)
     sam = f"; {phantom:.2f} at the weights where SAM with rho {audit.rho:g} takes its gradient"
-    return (
+    return [
         f"{half_of_the_weight(audit.importance):.1%} of the training examples used here have half of the total "
         f"importance weight (Gini {gini_if_any(audit.importance):.2f}"
         f"{'' if math.isnan(phantom) or not audit.rho else sam})."
-    )
+    ]
 
 
 def _on_probes(audit: Audit) -> list[str]:

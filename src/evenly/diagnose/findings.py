@@ -14,6 +14,7 @@ from torch import Tensor
 from evenly.data.contract import Data, Split
 from evenly.diagnose import audit_words
 from evenly.diagnose.audit_values import (
+    Calibration,
     Curves,
     Eigenvalues,
     Findings,
@@ -24,7 +25,9 @@ from evenly.diagnose.audit_values import (
 )
 from evenly.diagnose.importance import gini_if_any, lorenz
 from evenly.diagnose.probing import Probe
+from evenly.diagnose.rates import calibration_of, confusion_of, rates_of
 from evenly.diagnose.results import Result
+from evenly.diagnose.slices import Search, Slice
 from evenly.diagnose.spectrum import HessianSpectrum
 from evenly.engine.accuracy import wilson
 from evenly.errors import EvenlyError
@@ -47,12 +50,13 @@ SPECTRUM = ("eigenvalues", "residuals", "converged")
 
 @dataclass(frozen=True)
 class Share:
-    """`right` of `n` examples, with their mean loss and the 95% Wilson interval; `label` where all are of one class."""
+    """`right` of `n` examples, with their mean loss and the 95% Wilson interval; `label` where all are of one class.
+    The loss is None where probabilities are not known."""
 
     name: str
     right: int
     n: int
-    loss: float
+    loss: float | None
     label: int | None = None
 
     @property
@@ -76,18 +80,21 @@ class Audit(Result):
         split: the audited split.
         overall: the model's accuracy on it.
         by: what the groups are: "group", "label and ATTRIBUTE", or, where the data has neither, "cluster": two parts of
-            each class in the model's own features.
-        labels, predicted, losses: (N,) of every example.
-        importance, phantom: (M,) importance weights of training examples, at the weights and at SAM's phantom weights.
+            each class in the model's own features; "class" where there are only predictions.
+        labels, predicted, losses: (N,) of every example; no losses where probabilities are not known.
+        importance, phantom: (M,) importance weights of training examples, at the weights and at SAM's phantom weights;
+            None of predictions.
         probes: the probing error of the label and of every attribute, where there are attributes.
         spectrum: of the Hessian of the training loss.
         forgetting: (M,) how often each training example was forgotten, where that was recorded.
         missing: what could not be measured, and why.
         members: the indices of each group's examples, by its name.
-        probabilities: (N, K) of every class.
+        probabilities: (N, K) of every class; None where they are not known.
         batch_size: examples whose gradient SAM's step uphill follows, for the phantom weights.
         shrunk: what was measured on fewer examples than asked for, in sentences.
         heat: Grad-CAM (H, W) of the hardest and the easiest images, by their indices.
+        slices: the values of columns on which it fails, and how many were searched.
+        clusters: where to look in the model's own features. They are expected to differ, so they claim nothing.
     """
 
     name: str
@@ -99,12 +106,12 @@ class Audit(Result):
     members: dict[str, Tensor]
     labels: Tensor
     predicted: Tensor
-    probabilities: Tensor
-    losses: Tensor
+    probabilities: Tensor | None
+    losses: Tensor | None
     rho: float
     batch_size: int
-    importance: Tensor
-    phantom: Tensor
+    importance: Tensor | None
+    phantom: Tensor | None
     probes: dict[str, Probe] = field(default_factory=dict)
     spectrum: HessianSpectrum | None = None
     forgetting: Tensor | None = None
@@ -112,6 +119,8 @@ class Audit(Result):
     shrunk: list[str] = field(default_factory=list)
     seconds: float = 0.0
     heat: dict[int, Tensor] = field(default_factory=dict)
+    slices: Search = field(default_factory=Search)
+    clusters: tuple[Slice, ...] = ()
 
     @property
     def worst(self) -> Share:
@@ -120,13 +129,20 @@ class Audit(Result):
 
     @property
     def hardest(self) -> Tensor:
-        """Indices of the examples with the largest losses."""
-        return self.losses.argsort(descending=True, stable=True)[:SHOWN]
+        """Indices of the examples with the largest losses; where losses are not known, of the first wrong ones."""
+        wrong = SHOWN if self.losses is not None else min(SHOWN, int((self.predicted != self.labels).sum()))
+        return self._order[:wrong]
 
     @property
     def easiest(self) -> Tensor:
-        """Indices of the examples with the smallest losses."""
-        return self.losses.argsort(stable=True)[:SHOWN]
+        """Indices of the examples with the smallest losses; none where losses are not known."""
+        return self._order[:0] if self.losses is None else self.losses.argsort(stable=True)[:SHOWN]
+
+    @property
+    def _order(self) -> Tensor:
+        """All examples, the largest loss first; where losses are not known, the wrong ones first."""
+        badness = (self.predicted != self.labels).long() if self.losses is None else self.losses
+        return badness.argsort(descending=True, stable=True)
 
     def whole_class(self, label: int | None, leave_out: Share | None = None) -> Share | None:
         """The groups of one class taken together, without one of them; None where none are left."""
@@ -134,7 +150,8 @@ class Audit(Result):
         if not rest or label is None:
             return None
         n = sum(group.n for group in rest)
-        loss = sum(group.n * group.loss for group in rest) / n
+        losses = [group.n * group.loss for group in rest if group.loss is not None]
+        loss = sum(losses) / n if len(losses) == len(rest) else None
         return Share(class_names_of(self.data)[label], sum(group.right for group in rest), n, loss, label)
 
     def is_below(self, share: Share, count: int) -> bool:
@@ -178,14 +195,7 @@ class Audit(Result):
             by=self.by,
             groups=tuple(map(self._group, self.groups)),
             probes={name: ProbeError(*(getattr(each, part) for part in PROBE)) for name, each in self.probes.items()},
-            importance=Importance(
-                _finite(gini_if_any(self.importance)),
-                _finite(gini_if_any(self.phantom)),
-                self.rho,
-                self.batch_size,
-                _finite(audit_words.half_of_the_weight(self.importance)),
-                len(self.importance),
-            ),
+            importance=self._importance(),
             spectrum=eigenvalues,
             forgetting=None if self.forgetting is None else _histogram(self.forgetting),
             hardest=tuple(map(self._example, self.hardest.tolist())),
@@ -195,6 +205,31 @@ class Audit(Result):
             curves=Curves(_lorenz(self.importance), _lorenz(self.phantom), *(tuple(side.tolist()) for side in density)),
             seconds=round(self.seconds, 2),
             table=table,
+            slices=self.slices,
+            clusters=self.clusters,
+            confusion=confusion_of(self.labels, self.predicted, self.data.classes),
+            calibration=self.calibration,
+            rates=rates_of(
+                self.labels, self.predicted, self.probabilities, self.by, self.members, self.split, self.data
+            ),
+        )
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """Whether it is right as often as its probabilities say; None where they are not known."""
+        shares = self.probabilities
+        return None if shares is None else calibration_of(self.labels, self.predicted, shares)
+
+    def _importance(self) -> Importance | None:
+        if self.importance is None or self.phantom is None:
+            return None
+        return Importance(
+            _finite(gini_if_any(self.importance)),
+            _finite(gini_if_any(self.phantom)),
+            self.rho,
+            self.batch_size,
+            _finite(audit_words.half_of_the_weight(self.importance)),
+            len(self.importance),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -211,21 +246,24 @@ class Audit(Result):
         place = ["place"] if self._place(0) else []
         text = [] if self.split.texts is None else ["text"]
         forgetting = ["forgetting"] if self._has_forgetting else []
-        probabilities = [f"probability of {name}" for name in columns]
-        return ["example", *place, *text, "label", "prediction", *probabilities, "loss", self.by, *forgetting]
+        numbers = [] if self.losses is None else [*(f"probability of {name}" for name in columns), "loss"]
+        by = [] if self.by == "class" else [self.by]
+        return ["example", *place, *text, "label", "prediction", *numbers, *by, *forgetting]
 
     def rows(self) -> Iterator[list[Any]]:
         """A row for every example of the split, the largest loss first; numbers to six digits."""
         names, members = class_names_of(self.data), self._group_names()
-        order = self.losses.argsort(descending=True, stable=True)
-        columns = (each[order].tolist() for each in (self.labels, self.predicted, self.losses))
-        for i, label, predicted, loss in zip(order.tolist(), *columns, strict=True):
+        order = self._order
+        columns = (each[order].tolist() for each in (self.labels, self.predicted))
+        for i, label, predicted in zip(order.tolist(), *columns, strict=True):
             row: list[Any] = [i, *([place] if (place := self._place(i)) else [])]
             row += [] if self.split.texts is None else [self.split.texts[i]]
-            shares = self.probabilities[i]
-            shares = shares[[label, predicted]] if len(names) > MOST_COLUMNS else shares
-            row += [names[label], names[predicted], *(f"{share:.6g}" for share in shares.tolist())]
-            row += [f"{loss:.6g}", members.get(i, "")]
+            row += [names[label], names[predicted]]
+            if self.losses is not None and self.probabilities is not None:
+                shares = self.probabilities[i]
+                shares = shares[[label, predicted]] if len(names) > MOST_COLUMNS else shares
+                row += [f"{number:.6g}" for number in (*shares.tolist(), float(self.losses[i]))]
+            row += [] if self.by == "class" else [members.get(i, "")]
             if self.forgetting is not None and self._has_forgetting:
                 row.append(f"{float(self.forgetting[i]):g}")
             yield row
@@ -250,7 +288,8 @@ class Audit(Result):
         return GroupAccuracy(share.name, share.n, share.accuracy, *share.interval, share.loss, failed)
 
     def _example(self, i: int) -> ShownExample:
-        label, predicted, loss = int(self.labels[i]), int(self.predicted[i]), float(self.losses[i])
+        label, predicted = int(self.labels[i]), int(self.predicted[i])
+        loss = None if self.losses is None else float(self.losses[i])
         group = "; ".join(name for name, members in self.members.items() if bool((members == i).any()))
         text = "" if self.split.texts is None else snippet(self.split.texts[i])
         png = heat = None
@@ -304,9 +343,9 @@ def _histogram(scores: Tensor) -> dict[str, int]:
     return {str(k): count for k, count in enumerate(counts)} | {"never right": int(torch.isinf(scores).sum())}
 
 
-def _lorenz(weights: Tensor) -> tuple[float, ...]:
+def _lorenz(weights: Tensor | None) -> tuple[float, ...]:
     """The Lorenz curve at equal distances; empty where no example has any weight."""
-    if not weights.any():
+    if weights is None or not weights.any():
         return ()
     examples, weight = (side.numpy() for side in lorenz(weights))
     return tuple(np.interp(np.linspace(0, 1, LORENZ_POINTS), examples, weight).tolist())

@@ -59,7 +59,7 @@ def columns_of(split: Split, data: Data) -> tuple[Column, ...]:
     the same slice of another. A column with few different numbers keeps them; one-hot inputs become the category that
     they stand for.
     """
-    attributes = list(islice(_attributes(split, data), MOST_COLUMNS))
+    attributes = list(islice(attribute_columns(split, data), MOST_COLUMNS))
     return (*attributes, *_inputs(split, data, MOST_COLUMNS - len(attributes)))
 
 
@@ -113,7 +113,8 @@ def k_means(rows: Any, count: int, seed: int) -> Integers | None:
     return rank
 
 
-def _attributes(split: Split, data: Data) -> Iterator[Column]:
+def attribute_columns(split: Split, data: Data) -> Iterator[Column]:
+    """The attributes of a split, with the names of their values where the data has them; the label is none."""
     value_names = getattr(data, "attribute_names", {})
     for name, column in split.attributes.items():
         own = _codes(column)

@@ -8,6 +8,7 @@ import numpy as np
 
 from evenly.diagnose.audit_values import Findings, GroupAccuracy, ShownExample
 from evenly.report import figures
+from evenly.report.audit_answers import RATES, calibration, confusion, group_bars, rates, slices
 from evenly.report.blocks import (
     Block,
     Cell,
@@ -48,6 +49,11 @@ HOW_TO_READ = (
     "If the data has neither groups nor attributes, clusters replace them: two parts of each class in the model's own "
     "features. The model decides from these features, so any model, even on noise, is right less often on one part. "
     "Clusters say where to look, not what is wrong.",
+    "A slice is the examples with one value of a column, or with two values of two columns. It is listed only if it "
+    "has more errors than the rest by Fisher's exact test, at a level divided by the number of slices searched. A pair "
+    "is listed only if it is also clearly worse than each of its two values without it.",
+)
+OF_NETWORKS = (
     "A linear probe reads an attribute off the model's features. It is fitted and measured on sets in which the "
     "attribute is independent of what the sets are balanced over. Other properties that go with the attribute may "
     "still give it away. An attribute that can be read is in the features; the model need not use it.",
@@ -78,16 +84,25 @@ def audit_page(audits: Sequence[Findings], compared: Sequence[str]) -> Page:
         ("In short", "short", short(audits, compared)),
         ("What to do next", "next", [next_steps(audits)]),
         ("Groups", "groups", [groups(audits)]),
+        ("Slices", "slices", slices(audits)),
+        ("Confusion", "confusion", confusion(audits)),
+        ("Calibration", "calibration", [calibration(audits, STYLES)]),
+        ("Rates by group", "rates", [rates(audits, _columns(audits, *RATES))]),
         ("What its features tell", "probes", [probes(audits)]),
         ("What drives training", "importance", [importance(audits), forgetting(audits)]),
         ("Curvature", "curvature", [eigenvalues(audits), density(audits)]),
         ("Hardest and easiest", "examples", [*map(gallery, audits), *map(hardest_table, audits)]),
         ("What was audited", "settings", [*map(facts, audits)]),
-        ("How to read this", "reading", [Prose(HOW_TO_READ)]),
+        ("How to read this", "reading", [Prose(reading(audits))]),
     ]
     sections = [Section(name, anchor, content) for name, anchor, each in contents if (content := present(each))]
     seconds = sum(each.seconds for each in audits)
     return Page(title, first.data.about, sections, footer(seconds), contents=True)
+
+
+def reading(audits: Sequence[Findings]) -> Sequence[str]:
+    """What a reader needs to know; of predictions alone, without what is of networks."""
+    return HOW_TO_READ if all(each.importance is None for each in audits) else (*HOW_TO_READ, *OF_NETWORKS)
 
 
 def short(audits: Sequence[Findings], compared: Sequence[str]) -> list[Block | None]:
@@ -136,8 +151,10 @@ def groups(audits: Sequence[Findings]) -> Table:
             " Clusters are of the model's own features, from which it decides. They are expected to differ; they say "
             "where to look."
         )
-    columns = [grouping, "examples", *_columns(audits, "accuracy, %"), *(["loss"] if len(audits) == 1 else [])]
-    return Table(columns, rows, caption, f"Accuracy by {grouping}", sortable=True)
+    loss = ["loss"] if len(audits) == 1 and audits[0].overall.loss is not None else []
+    columns = [grouping, "examples", *_columns(audits, "accuracy, %"), *loss]
+    panel = group_bars(audits, names, STYLES)
+    return Table(columns, rows, caption, f"Accuracy by {grouping}", sortable=True, panel=panel)
 
 
 def _group_cells(groups: Sequence[GroupAccuracy | None]) -> list[Cell]:
@@ -150,7 +167,8 @@ def _group_cells(groups: Sequence[GroupAccuracy | None]) -> list[Cell]:
             cells.append(Cell("–"))
             continue
         cells.append(_percent(group.accuracy, group.low, group.high, "lowered" if group.below else ""))
-        cells += [Cell(f"{group.loss:.3f}", value=group.loss)] if len(groups) == 1 else []
+        if len(groups) == 1 and group.loss is not None:
+            cells.append(Cell(f"{group.loss:.3f}", value=group.loss))
     return cells
 
 
@@ -182,11 +200,16 @@ def probes(audits: Sequence[Findings]) -> Table | None:
     return Table(columns, rows, caption, "What can be read from the features", sortable=True)
 
 
-def importance(audits: Sequence[Findings]) -> Panels:
+def importance(audits: Sequence[Findings]) -> Panels | None:
     """Lorenz curves of the importance weights."""
     panels = []
+    known = [each.importance for each in audits if each.importance is not None]
+    if not known:
+        return None
     for k, audit in enumerate(audits, 1):
         weights = audit.importance
+        if weights is None:
+            continue
         curves = {AT_WEIGHTS: (weights.gini, audit.curves.lorenz)}
         curves |= {AT_PHANTOM: (weights.gini_phantom, audit.curves.lorenz_phantom)} if weights.rho else {}
         ginis = {name: "none" if gini is None else f"{gini:.2f}" for (name, _), (gini, _) in curves.items()}
@@ -198,13 +221,13 @@ def importance(audits: Sequence[Findings]) -> Panels:
         label, x_name = "Lorenz curves of importance weights", "share of examples, the lightest first"
         svg = figures.curves(lines, prefix=f"lorenz{k}", label=label, x_name=x_name, shares=True)
         panels.append(Panel(audit.name, svg, f"Gini {' and '.join(ginis.values())}"))
-    used = audits[0].importance
+    used = known[0]
     caption = (
         f"Share of the weight that the lightest examples have, over {used.examples:,} training examples. The Gini "
         "coefficient is twice the area between a curve and the diagonal: 0 where all examples weigh the same, near 1 "
         "where few have all the weight."
     )
-    sam = any(each.importance.rho for each in audits)
+    sam = any(each.rho for each in known)
     if sam:
         caption += (
             " The phantom weights are those of the network after SAM's step uphill, where it takes its gradient: one "
@@ -278,8 +301,11 @@ def gallery(audit: Findings) -> Gallery | None:
     sets = [
         (name, [picture(audit, each) for each in examples])
         for name, examples in (("Hardest", audit.hardest), ("Easiest", audit.easiest))
+        if examples
     ]
     caption = "Label, prediction and loss of each."
+    if audit.overall.loss is None:
+        sets, caption = [("Wrong", pictures) for _, pictures in sets], "Label and prediction of each."
     if any(each.heat for each in shown):
         caption += f" {GRAD_CAM}"
     what = "texts" if texts else "images"
@@ -290,7 +316,8 @@ def picture(audit: Findings, example: ShownExample) -> Picture:
     """One example of an audit: its label, what the model predicts, the loss."""
     label, predicted = (audit.data.class_names[k] for k in (example.label, example.predicted))
     classes = label if label == predicted else f"{label}, predicted {predicted}"
-    caption = f"{classes}, loss {example.loss:.2g}" + (f" · {example.place}" if example.place else "")
+    loss = "" if example.loss is None else f", loss {example.loss:.2g}"
+    caption = f"{classes}{loss}" + (f" · {example.place}" if example.place else "")
     description = f"{audit.split} example {example.index}, {classes}"
     if example.text or example.png is None:
         return Picture(caption, description, text=example.text)
@@ -298,29 +325,38 @@ def picture(audit: Findings, example: ShownExample) -> Picture:
     return Picture(caption, description, data_uri(example.png), beside=heat)
 
 
-def hardest_table(audit: Findings) -> Table:
-    """The hardest examples as numbers, with their files, lines or texts."""
+def hardest_table(audit: Findings) -> Table | None:
+    """The hardest examples as numbers, with their files, lines or texts; where no loss is known, the wrong ones."""
     rows = []
+    has_loss = audit.overall.loss is not None
     for each in audit.hardest:
         classes = [Cell(audit.data.class_names[k]) for k in (each.label, each.predicted)]
         note = " · ".join(filter(None, (each.place, each.text)))
-        rows.append(Row(f"{each.index}", [*classes, Cell(f"{each.loss:.3f}", value=each.loss)], note=note))
-    caption = f"The {len(rows)} {audit.split} examples with the largest loss, by their place in the split."
+        loss = [] if each.loss is None else [Cell(f"{each.loss:.3f}", value=each.loss)]
+        rows.append(Row(f"{each.index}", [*classes, *loss], note=note))
+    if not rows:
+        return None
+    which = f"The {len(rows)} {audit.split} examples with the largest loss"
+    which = which if has_loss else f"The first {len(rows)} {audit.split} examples that it gets wrong"
+    caption = f"{which}, by their place in the split."
     if audit.table:
-        caption += f" {audit.table}, beside this page, lists all {audit.overall.n:,} with their probabilities."
-    return Table(["example", "label", "prediction", "loss"], rows, caption, f"{audit.name}: hardest", sortable=True)
+        caption += f" {audit.table}, beside this page, lists all {audit.overall.n:,}"
+        caption += " with their probabilities." if has_loss else ", the wrong ones first."
+    columns, what = ["example", "label", "prediction"], "hardest" if has_loss else "wrong"
+    return Table([*columns, *(["loss"] if has_loss else [])], rows, caption, f"{audit.name}: {what}", sortable=True)
 
 
 def facts(audit: Findings) -> Facts:
     """Sizes, and what could not be measured."""
     missing = [Fact(f"no {what}", reason) for what, reason in audit.missing.items()]
     weights = audit.importance
-    used = [
-        Fact("split judged on", audit.split),
-        Fact("SAM's rho", f"{weights.rho:g}"),
-        Fact("SAM's batch size", f"{weights.batch_size:,}"),
-        Fact("training examples for importance", f"{weights.examples:,}"),
-    ]
+    used = [Fact("split judged on", audit.split)]
+    if weights is not None:
+        used += [
+            Fact("SAM's rho", f"{weights.rho:g}"),
+            Fact("SAM's batch size", f"{weights.batch_size:,}"),
+            Fact("training examples for importance", f"{weights.examples:,}"),
+        ]
     if audit.spectrum is not None:
         used.append(Fact("training examples for curvature", f"{audit.spectrum.examples:,}"))
     return Facts([*used, *data_facts(audit.data), *missing], audit.name)

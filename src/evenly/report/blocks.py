@@ -103,11 +103,20 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Panel:
+    """One drawing (an `svg` element) under its title."""
+
+    title: str
+    svg: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Table:
     """Columns beyond the first hold numbers; a name may carry its unit after a comma.
 
     A column without a name holds whiskers; `zero` is where 0 is in it, in percent of its width. Where it is sortable, a
-    column's name is a button that sorts by it.
+    column's name is a button that sorts by it. A panel is drawn beside the table where the page is wide enough.
     """
 
     columns: Sequence[str]
@@ -116,15 +125,7 @@ class Table:
     title: str = "Results"
     zero: float | None = None
     sortable: bool = False
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One drawing (an `svg` element) under its title."""
-
-    title: str
-    svg: str
-    note: str = ""
+    panel: Panel | None = None
 
 
 @dataclass(frozen=True)

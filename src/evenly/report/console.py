@@ -29,9 +29,12 @@ from evenly.runs.summary import Summary
 from evenly.values import cut
 
 if TYPE_CHECKING:
+    from evenly.diagnose.audit_values import Findings
     from evenly.diagnose.stability import CardPage
     from evenly.theory.stability import PhaseDiagram
 
+MOST_SLICES = 3
+"""Slices that the terminal lists at most; the page has all."""
 WIDEST_NAME = 23
 WIDEST_WITH_SEEDS = 19  # as many columns as the control with the longest name has, less a comma and a space
 CLEAR: dict[Outcome, tuple[str, str]] = {
@@ -181,11 +184,26 @@ def show_audits(folder: Path, page: Path) -> None:
     print(end="\n" if compared else "")
     for audit in audits:
         print_paragraphs((*audit.verdict, *audit.shrunk))
+        _show_slices(audit)
         print()
     print_paragraphs(("Next:", *dict.fromkeys(step for audit in audits for step in audit.next_steps)))
     print()
     print(f"examples: {folder / audits[0].table}")
     print(f"page: {page}")
+
+
+def _show_slices(audit: Findings) -> None:
+    """The first slices on which a model fails, a line or two each."""
+    from evenly.diagnose.audit_words import slice_in_words
+
+    slices = () if audit.slices is None else audit.slices.slices
+    if len(slices) < 2:
+        return  # the one there may be is in the verdict
+    print("Slices on which it fails:")
+    for each in slices[:MOST_SLICES]:
+        print(textwrap.fill(slice_in_words(each), terminal_width(), initial_indent="- ", subsequent_indent="  "))
+    if len(slices) > MOST_SLICES:
+        print(f"  and {len(slices) - MOST_SLICES} more, on the page")
 
 
 def show_card(card: CardPage, page: Path) -> None:

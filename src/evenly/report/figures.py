@@ -22,6 +22,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import blended_transform_factory
 
 COLOURS = 8
 """How many colours the style sheet has for arms: --arm-0 (neutral, for ERM) to --arm-7."""
@@ -155,9 +156,9 @@ def bars(rows: Sequence[Bar], *, prefix: str, label: str) -> str:
         height = 0.46 + 0.27 * len(rows)
         figure = Figure(figsize=(5.6, height))
         axes = figure.add_axes((left, 0.36 / height, 0.885 - left, 1 - 0.42 / height))
-        end, edge = axes.get_yaxis_transform(), (0.993 - left) / (0.885 - left)
+        end = blended_transform_factory(figure.transFigure, axes.transData)  # right of the bars, however long names are
         for y, row in enumerate(rows):
-            axes.text(edge, y, _percent(row.value), transform=end, ha="right", va="center_baseline")
+            axes.text(0.992, y, _percent(row.value), transform=end, ha="right", va="center_baseline")
             if not math.isfinite(row.value):
                 continue
             axes.barh(y, row.value, height=0.62, color=sentinel(row.style.colour), alpha=0.85, linewidth=0, zorder=2)
