@@ -28,9 +28,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for verb in (
-    compare.demo, improve.improve, train.train, compare.compare, use.predict, use.export, audit.audit, stability.stability,
-    reproduce.reproduce, use.report, status.status, lists.methods, lists.datasets, lists.models, lists.optimizers,
-    lists.cache,
+    compare.demo, improve.improve, train.train, compare.compare, use.predict, use.export, audit.audit,
+    stability.stability, reproduce.reproduce, use.report, status.status, lists.methods, lists.datasets, lists.models,
+    lists.optimizers, lists.cache,
 ):  # fmt: skip
     app.command()(verb)
 

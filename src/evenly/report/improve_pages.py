@@ -12,6 +12,7 @@ from evenly.diagnose.audit_folder import FILE as AUDIT_FILE
 from evenly.diagnose.audit_folder import read_audits
 from evenly.diagnose.audit_values import Findings
 from evenly.report import figures
+from evenly.report.audit_answers import slices
 from evenly.report.audit_pages import GRAD_CAM, hardest_table, picture
 from evenly.report.audit_pages import groups as audited_groups
 from evenly.report.blocks import (
@@ -32,7 +33,7 @@ from evenly.report.blocks import (
     present,
 )
 from evenly.report.figures import Bar, Style, data_uri
-from evenly.report.formats import bounds, listed, multiple, number, percent
+from evenly.report.formats import listed, multiple, percent
 from evenly.report.groups import MOST_BARS, MOST_ROWS, WIDEST_BAR_NAME, accuracy_blocks, left_out
 from evenly.report.improve_tried import INTERVALS, method_cells, tried
 from evenly.report.improve_words import (
@@ -211,29 +212,10 @@ def failures(improvement: Improvement, audit: Findings | None) -> list[Block | N
         blocks.append(replace(audited_groups([audit]), title="Groups in numbers"))
     else:
         blocks += by_group
-    return [*blocks, slices(audit), hardest(audit) if audit.hardest else None]
+    return [*blocks, *slices([audit]), hardest(audit) if audit.hardest else None]
 
 
-def slices(audit: Findings) -> Table | None:
-    """Slices of the data's columns on which plain training fails."""
-    found = getattr(audit, "slices", ())
-    rows = [
-        Row(
-            each.name,
-            [
-                Cell(f"{each.n:,}", value=each.n),
-                Cell(number(each.accuracy), bounds((each.low, each.high)), value=each.accuracy),
-                Cell(number(each.rest), value=each.rest),
-            ],
-        )
-        for each in found
-    ]
-    caption = f"Parts of the {audit.split} split on which plain training is right less often, with 95% intervals."
-    columns = ["slice", "examples", "accuracy, %", "accuracy on the rest, %"]
-    return Table(columns, rows, caption, "Failing slices") if rows else None
-
-
-def hardest(audit: Findings) -> Gallery | Table:
+def hardest(audit: Findings) -> Gallery | Table | None:
     """The examples that plain training does worst on: images with Grad-CAM, texts, or numbers."""
     if not any(each.text or each.png for each in audit.hardest):
         return hardest_table(audit)
