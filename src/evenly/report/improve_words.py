@@ -102,7 +102,7 @@ def _verdict(improvement: Improvement) -> list[str]:
         ]
     handed_back = f"The model that is handed back is plain training's: {reached(improvement)}."
     if verdict == "too-few":
-        return [f"There are too few examples to tell. {size_reason(improvement)}", handed_back]
+        return [f"There is no clear gain, and too few examples to tell. {size_reason(improvement)}", handed_back]
     if verdict == "no-clear-gain":
         return [f"There is no clear gain: no method is clearly better than plain training on validation. {handed_back}"]
     reasons = {each.reason.rstrip(".") for each in improvement.not_tried}
