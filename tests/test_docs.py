@@ -77,7 +77,9 @@ def real_images(monkeypatch):
     return benchmark("real_images", monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["cifar-mnist", "fashion-mnist-mnist", "celeba", "celeba-tuned", "pacs-photo"])
+@pytest.mark.parametrize(
+    "name", ["cifar-mnist", "fashion-mnist-mnist", "celeba", "celeba-tuned", "celeba-tuned-rivals", "pacs-photo"]
+)
 def test_pages_of_results_follow_from_what_was_measured(name, tmp_path, real_images):
     """Every mean, interval and chosen value on a page is computed from the runs beside it."""
     (tmp_path / f"{name}.json").write_text((PAGES / "results" / f"{name}.json").read_text())
