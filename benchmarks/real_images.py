@@ -100,9 +100,9 @@ PUBLISHED = {
     "celeba": "Deng et al. (2023), all of CelebA (162,770 images to train on), a ResNet-50 from ImageNet's weights, "
     "worst group / average accuracy %: ERM 45.0 / 94.8, Subsample 86.1 / 91.3, GroupDRO 86.3 / 92.9, DFR-Tr "
     "80.7 / 90.6, DFR-Val 88.3 / 91.3, PDE 91.0 / 92.0.",
-    "celeba-tuned-rivals": "Deng et al. (2023), all of CelebA (162,770 images to train on), a ResNet-50 from ImageNet's "
-    "weights, worst group / average accuracy %: ERM 45.0 / 94.8, LfF 77.2 / 85.1, EIIL 81.7 / 85.7, JTT 81.1 / 88.0, "
-    "DFR-Tr 80.7 / 90.6, DFR-Val 88.3 / 91.3, PDE 91.0 / 92.0.",
+    "celeba-tuned-rivals": "Deng et al. (2023), all of CelebA (162,770 images to train on), a ResNet-50 from "
+    "ImageNet's weights, worst group / average accuracy %: ERM 45.0 / 94.8, LfF 77.2 / 85.1, EIIL 81.7 / 85.7, JTT "
+    "81.1 / 88.0, DFR-Tr 80.7 / 90.6, DFR-Val 88.3 / 91.3, PDE 91.0 / 92.0.",
     "pacs-cartoon": "Springer et al. (2024), error % of the probe, SGD -> SAM: 10.3 -> 7.9.",
     "pacs-photo": "Springer et al. (2024), error % of the probe, SGD -> SAM: 4.5 -> 3.6.",
 }  # fmt: skip
