@@ -17,6 +17,7 @@ import typer
 import evenly
 from evenly.cli.app import app
 from evenly.runs.comparison import Comparison
+from evenly.runs.improvement import read_improvement
 from evenly.runs.results import RunResult
 from evenly.runs.summary import summarise
 
@@ -77,7 +78,9 @@ def real_images(monkeypatch):
     return benchmark("real_images", monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["cifar-mnist", "fashion-mnist-mnist", "celeba", "celeba-tuned", "pacs-photo"])
+@pytest.mark.parametrize(
+    "name", ["cifar-mnist", "fashion-mnist-mnist", "celeba", "celeba-tuned", "celeba-tuned-rivals", "pacs-photo"]
+)
 def test_pages_of_results_follow_from_what_was_measured(name, tmp_path, real_images):
     """Every mean, interval and chosen value on a page is computed from the runs beside it."""
     (tmp_path / f"{name}.json").write_text((PAGES / "results" / f"{name}.json").read_text())
@@ -119,10 +122,39 @@ def test_the_table_of_celeba_follows_from_what_was_measured(real_images):
     lines = (PAGES / "groups.md").read_text().splitlines()
     table = {line.split("|")[1].strip(): line for line in lines if line.startswith("|") and " / " in line}
     names = {"dfr, on train": "`dfr` on training", "dfr, on validation": "`dfr` on validation"}
-    for column, name in ((2, "celeba"), (3, "celeba-tuned")):
+    for column, name in ((2, "celeba"), (3, "celeba-tuned"), (3, "celeba-tuned-rivals")):
         rows = json.loads((PAGES / "results" / f"{name}.json").read_text())["rows"]
         for label, runs in real_images._by_label([real_images.Row.from_dict(row) for row in rows]).items():
+            if name == "celeba-tuned-rivals" and label in ("erm", *names):
+                continue  # the table has their earlier run
             worst, average = (100 * mean(run.test.metric(key) for run in runs) for key in ("worst_group", "accuracy"))
             quoted = " at the cost of ".join(f"`{name}`" for name in label.split(" at the cost of "))
             cell = table[names.get(label, quoted)].split("|")[column].strip()
             assert cell == f"{worst:.1f} / {average:.1f}", label
+
+
+def test_the_page_of_an_improvement_follows_from_what_was_measured(tmp_path):
+    stored = json.loads((PAGES / "results" / "improve-celeba.json").read_text())
+    text = (PAGES / "results" / "improve-celeba.md").read_text()
+    (tmp_path / "improve.json").write_text(json.dumps(stored["improvement"]))
+    improvement = read_improvement(tmp_path)
+    assert improvement.verdict == "too-few"
+    for each in ("## The verdict: too few", stored["machine"], stored["torch"], stored["commit"][:12]):
+        assert each in text
+    assert f"{improvement.spent / improvement.unit:.2f} runs of ERM" in text
+    for split, counts in improvement.profile.group_counts.items():
+        assert f"| {'training' if split == 'train' else split} | {' | '.join(f'{n:,}' for n in counts)} |" in text
+    for each in improvement.tried:
+        summary = each.on_validation
+        worst, name = summary.metrics["worst_group"], f"`{each.arm.method}`"
+        cells = [name if each.arm.optimizer == "sgd" else f"{name} with SAM", str(summary.seeds)]
+        cells += [f"{summary.cost_multiple:.2f}x", f"{100 * summary.metrics['accuracy'].mean:.1f}"]
+        cells += [f"{100 * worst.mean:.1f}"]
+        if (gain := worst.difference) is not None:
+            cells += [f"{100 * gain.mean:+.1f}", f"[{100 * gain.examples_low:.1f}, {100 * gain.examples_high:.1f}]"]
+            cells += ["" if gain.low is None else f"[{100 * gain.low:.1f}, {100 * gain.high:.1f}]"]
+        assert f"| {' | '.join(cells)} |".replace("|  |", "| |") in text
+    for name, metric in improvement.chosen.summary.metrics.items():
+        if name != "train_weighted":
+            values = " | ".join(f"{100 * value:.1f}" for value in (metric.mean, *metric.values))
+            assert f"| {name.replace('_', ' ')}, % | {values} |" in text

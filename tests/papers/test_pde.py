@@ -164,3 +164,37 @@ def test_the_stored_results_of_celeba_decide_table_2() -> None:
         if row["label"] == "erm":
             row["splits"]["test"] |= {"worst_group": 0.5}
     assert judge("pde/table2-celeba", stored=content) == "holds"
+
+
+@pytest.mark.parametrize(
+    ("method", "outcome"), [("lff", "holds in part"), ("eiil", "does not hold"), ("jtt", "holds in part")]
+)
+def test_the_stored_results_of_celeba_decide_a_row_of_table_2(method: str, outcome: str) -> None:
+    """It would hold with a worst group that is high on every seed, and not with ERM's."""
+    folder = stored_folder()
+    assert folder is not None
+    names = ("celeba-tuned-rivals.json", "celeba-tuned.json")
+    stored, earlier = (json.loads((folder / name).read_text()) for name in names)
+    id, own = f"pde/table2-celeba-{method}", [row for row in stored["rows"] if row["label"] == method]
+    assert judge(id, stored=stored, earlier=earlier) == outcome
+    for row in stored["rows"]:
+        if row["label"] != method:
+            row["splits"]["test"] |= {"worst_group": 0.3}
+    for level, turned in ((0.7, "holds"), (0.8, "holds in part"), (0.3, "does not hold")):
+        for row in own:
+            row["splits"]["test"] |= {"worst_group": level + 0.01 * (row["seed"] - 1)}
+        assert judge(id, stored=stored, earlier=earlier) == turned  # PDE's mean is 75%
+
+
+def test_a_higher_worst_group_of_lff_turns_the_side_point_of_table_2() -> None:
+    folder = stored_folder()
+    assert folder is not None
+    names = {"stored": "celeba-tuned.json", "rivals": "celeba-tuned-rivals.json"}
+    stored = {role: json.loads((folder / name).read_text()) for role, name in names.items()}
+    found = all_claims()["pde/table2-celeba"].judge
+    assert found is not None
+    assert [check.met for check in found(**stored).checks] == [False, True, True]
+    for row in stored["rivals"]["rows"]:
+        if row["label"] == "lff":
+            row["splits"]["test"] |= {"worst_group": 0.8}
+    assert [check.met for check in found(**stored).checks] == [False, False, True]
