@@ -27,11 +27,20 @@ from evenly.data.completing import completed
 from evenly.engine.loop import Loop
 from evenly.experiment.candidates import candidates_for
 from evenly.experiment.screening import affordable_seeds
+from evenly.report.blocks import Page
 from evenly.runs.improvement import read_improvement
 
 KILLS = int(os.environ.get("EVENLY_IMPROVE_KILLS", "2"))
 QUICK = {"model": "mlp", "epochs": 6, "batch_size": 16, "lr": 0.1, "device": "cpu", "budget": 8}
 TIMES = ("seconds", "estimate", "crc32", "loads", "spent_seconds")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_pages():
+    """The pages of single runs have tests of their own, and take longer than these runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("evenly.report.pages.run_page", lambda run: Page(run.results.method, "", [], ""))
+        yield
 
 
 def part(count, rng, share):

@@ -27,6 +27,7 @@ GROUPINGS = {
     "slice": "made of a slice of the data on which plain training fails",
     "inferred": "inferred by an early network",
     "none": "none",
+    "classes": "the classes",
 }
 """Where groups are from."""
 LOSSES: dict[Outcome, str] = {
