@@ -55,7 +55,7 @@ from evenly.optim.registry import known_name
 from evenly.randomness import on_threads
 from evenly.report import write_report
 from evenly.runs.arms import Arm
-from evenly.runs.folder import FORMAT, difference
+from evenly.runs.folder import FORMAT, difference, read_results
 from evenly.runs.improvement import (
     AUDIT,
     BEST,
@@ -349,11 +349,12 @@ class Job:
     def _handed_back(self, choice: Choice, question: Question, whole: Data) -> dict[str, Any]:
         """Make `best/`; the validation examples that it and ERM disagree about."""
         spec = self.source.spec_of_whole(self.whole, self.drawn)
-        hand_back(self.out, choice.best, whole, spec, self.whole.fingerprint())
+        best = hand_back(self.out, choice.best, whole, spec, self.whole.fingerprint())
         first = choice.runs["baseline"][str(question.seeds[0])]
         before, after = (load_run(self.out / RUNS / name, self._given) for name in (first, choice.best))
         gained, lost, gained_count, lost_count = changed_examples(before, after, question.data, self.out)
-        return {"gained": gained, "lost": lost, "gained_count": gained_count, "lost_count": lost_count}
+        changed = {"gained": gained, "lost": lost, "gained_count": gained_count, "lost_count": lost_count}
+        return {**changed, "best": read_results(best).splits["test"]}
 
 
 def profile_of(original: Data, whole: Data, grouped: Grouped, drawn: tuple[str, ...]) -> DataProfile:

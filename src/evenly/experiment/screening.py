@@ -8,6 +8,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from evenly.data import Data
+from evenly.engine.accuracy import Measured
 from evenly.experiment import choosing
 from evenly.experiment.candidates import ON_TOP, Candidate, candidates_for
 from evenly.experiment.trials import MARGIN, Trials
@@ -118,10 +119,14 @@ def _affordable(question: Question, left: float) -> list[Arm]:
 
 def _finalists(question: Question, trials: Trials, screened: Sequence[Arm]) -> list[Arm]:
     """The best on the first seed, of those better than ERM there; none that clearly lowers accuracy for groups that
-    nobody asked for."""
+    nobody asked for, and none that came to the weights of another, as PDE does where its warm-up is best."""
     better = choosing.ranked(screened, trials.runs, question.baseline, question.metric, question.seeds[0])
-    summaries = {arm: on_validation(question, trials, arm) for arm in better}
-    return [arm for arm in better if not choosing.harms_accuracy(summaries[arm], question.grouping)][:FINALISTS]
+    finalists: dict[Measured, Arm] = {}
+    for arm in better:
+        reached = trials.runs[arm][question.seeds[0]].results.splits["validation"]
+        if not choosing.harms_accuracy(on_validation(question, trials, arm), question.grouping):
+            finalists.setdefault(reached, arm)
+    return list(finalists.values())[:FINALISTS]
 
 
 def _to_all_seeds(question: Question, trials: Trials, arm: Arm, options: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -94,7 +94,8 @@ def _verdict(improvement: Improvement) -> list[str]:
     if verdict in ("raised", "raised-for-these"):
         only = ", clear for these models only" if verdict == "raised-for-these" else ""
         raised = f"{name} raised {what} on the test set{only}: {_before_after(improvement)}."
-        return [raised if only else f"{raised} The gain is clear."]
+        itself = f"The model that is handed back has {reached(improvement)}."
+        return [raised if only else f"{raised} The gain is clear.", *([itself] if len(improvement.seeds) > 1 else [])]
     if verdict == "not-confirmed":
         return [
             f"{name} is clearly better than plain training on validation, but the test set does not confirm it.",
@@ -116,21 +117,26 @@ def _before_after(improvement: Improvement) -> str:
     before, after = (each.summary.mean(improvement.metric) for each in (improvement.baseline, improvement.chosen))
     difference = improvement.chosen.summary.difference(improvement.metric)
     against = "" if difference is None else f", {points_and_uncertainty(difference)}"
-    return f"from {percent(before)} to {percent(after)}{against}"
+    over = f" on average over {len(improvement.seeds)} seeds" if len(improvement.seeds) > 1 else ""
+    return f"from {percent(before)} to {percent(after)}{over}{against}"
 
 
 def reached(improvement: Improvement) -> str:
-    """What the model that is handed back reaches on the test set."""
-    summary = improvement.chosen.summary
-    parts = [f"{percent(summary.mean('accuracy'))} accuracy {bounds(accuracy_interval(improvement))}".rstrip()]
+    """What the model that is handed back reaches on the test set: that very model, not the mean over seeds."""
+    parts = [f"{percent(_of_best(improvement, 'accuracy'))} accuracy {bounds(accuracy_interval(improvement))}".rstrip()]
     if improvement.metric != "accuracy":
-        parts.append(f"{percent(summary.mean(improvement.metric))} {metric_name(improvement)}")
+        parts.append(f"{percent(_of_best(improvement, improvement.metric))} {metric_name(improvement)}")
     return f"{' and '.join(parts)} on the test set"
+
+
+def _of_best(improvement: Improvement, metric: str) -> float | None:
+    best = improvement.best
+    return improvement.chosen.summary.mean(metric) if best is None else best.metric(metric)
 
 
 def accuracy_interval(improvement: Improvement) -> tuple[float, float] | None:
     """Wilson's interval of the accuracy of the model that is handed back, for the size of the test set."""
-    n, accuracy = improvement.profile.summary.sizes.get("test", 0), improvement.chosen.summary.mean("accuracy")
+    n, accuracy = improvement.profile.summary.sizes.get("test", 0), _of_best(improvement, "accuracy")
     return wilson(round(accuracy * n), n) if n and accuracy is not None and math.isfinite(accuracy) else None
 
 

@@ -22,7 +22,7 @@ from evenly.files import AGAIN, read_json, write_json
 from evenly.runs.arms import Arm
 from evenly.runs.differences import Difference
 from evenly.runs.folder import FORMAT
-from evenly.runs.results import DataSummary
+from evenly.runs.results import DataSummary, Measured
 from evenly.runs.summary import Summary
 from evenly.values import Value, html_table, live
 
@@ -171,7 +171,9 @@ class Improvement(Value):
         budget: in runs of ERM for each seed, as asked; `spent` and `unit`, one run of ERM, in example-gradients.
         groups_cost: of `spent`, what it took to infer groups.
         estimate: seconds that the rest was expected to take, after ERM had run.
+        seconds: that the last call took; one that goes on with what is there takes fewer.
         tested: ERM, the chosen arm, its control; ERM alone where that is chosen.
+        best: what the model that is handed back reaches on the test set, one of the chosen arm's seeds.
         gained, lost: validation examples that are right now and were wrong, and the other way round.
         loads: the lines of Python that load the model.
     """
@@ -200,6 +202,7 @@ class Improvement(Value):
     lost_count: int = 0
     notes: tuple[str, ...] = ()
     loads: tuple[str, ...] = ()
+    best: Measured | None = None
     out: Path | None = live()
 
     @property
