@@ -176,7 +176,7 @@ def test_seeds_are_dropped_before_the_first_candidate_is_but_never_below_three()
 
 def test_groups_unknown_are_inferred_and_the_test_set_is_divided_after_the_choice(parts, tmp_path):
     data = Data(**{name: each[:2] for name, each in parts.items()}, name="toy")
-    job = evenly.improve(data, out=tmp_path / "out", **QUICK)
+    job = evenly.improve(data, groups="infer", out=tmp_path / "out", **QUICK)
     assert job.profile.grouping == "inferred"
     assert job.groups_cost > 0
     assert set(job.profile.group_counts) == {"train", "validation", "test"}

@@ -46,7 +46,7 @@ def status(
 def _lines(found: Status) -> Iterator[str]:
     width = shutil.get_terminal_size().columns
     yield from _wrapped(f"{found.folder}: {_totals(found)}", width)
-    table = _parts(found) if found.parts else _runs(found) if found.kind == "comparison" else []
+    table = _parts(found) if found.parts else _runs(found) if found.kind in ("comparison", "improvement") else []
     first = max((len(cells[0]) for cells in table), default=0)
     second = min(max((len(cells[1]) for cells in table), default=0), width * 2 // 5)
     for state, name, text in table:

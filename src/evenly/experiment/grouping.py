@@ -17,7 +17,8 @@ from attrs import evolve, frozen
 from torch import Tensor
 
 from evenly.data import Data
-from evenly.diagnose.slices import Column, columns_of, find_slices, members_of
+from evenly.diagnose.fisher import fisher
+from evenly.diagnose.slices import Column, Slice, columns_of, find_slices, members_of
 from evenly.engine import predictions
 from evenly.errors import EvenlyError
 from evenly.experiment.trial_data import TrialSource
@@ -30,7 +31,7 @@ from evenly.runs.run import Run, validation_outputs
 
 FOLDER, FILE = "groups", "groups.npz"
 """The early network that groups are inferred by, and the groups."""
-LABEL = "label"
+LABEL, LEVEL = "label", 0.05
 FEWEST = {"train": 5, "validation": 10}
 """Examples that a group made of a slice needs at least."""
 
@@ -105,21 +106,36 @@ def _sliced(source: TrialSource, whole: Data, audited: Callable[[], Run], out: P
     names = DataSummary.of(data).class_names
     label = Column(LABEL, data.validation.labels, names)
     right = predictions(validation_outputs(run)) == data.validation.labels
-    slices = [each for each in find_slices(right, (label, *columns)).slices if set(each.columns) != {LABEL}]
-    for each in slices:
-        kept = [k for k, name in enumerate(each.columns) if name != LABEL]
-        part = evolve(each, columns=tuple(each.columns[k] for k in kept), values=tuple(each.values[k] for k in kept))
-        members = {
-            name: torch.from_numpy(members_of(part, columns_of(split, whole))).long()
-            for name, split in whole.splits.items()
-        }
-        groups = {name: 2 * split.labels + members[name] for name, split in whole.splits.items()}
-        if _can_be_balanced(groups, len(names)):
-            words = " and ".join(f"{name} {value}" for name, value in zip(part.columns, part.values, strict=True))
-            group_names = tuple(f"{name}, {kind}" for name in names for kind in (f"not {words}", words))
-            found = evolve(source, groups=groups, group_names=group_names, no_groups=False)
-            return Grouped(found, "slice", run.results.cost, slice=each.name)
+    for each in find_slices(right, (label, *columns)).slices:
+        for part in _parts(each):
+            if not _fails(right, members_of(part, columns)):
+                continue
+            members = {name: members_of(part, columns_of(split, whole)) for name, split in whole.splits.items()}
+            groups = {
+                name: 2 * split.labels + torch.from_numpy(members[name]).long() for name, split in whole.splits.items()
+            }
+            if _can_be_balanced(groups, len(names)):
+                words = " and ".join(f"{name} {value}" for name, value in zip(part.columns, part.values, strict=True))
+                group_names = tuple(f"{name}, {kind}" for name in names for kind in (f"not {words}", words))
+                found = evolve(source, groups=groups, group_names=group_names, no_groups=False)
+                return Grouped(found, "slice", run.results.cost, slice=words)
     return Grouped(source, "none", run.results.cost)
+
+
+def _parts(found: Slice) -> list[Slice]:
+    """A slice without the label, and then each of its columns alone: a pair may have too few examples to train on."""
+    kept = [k for k, name in enumerate(found.columns) if name != LABEL]
+    choices = [kept, *([k] for k in kept if len(kept) > 1)] if kept else []
+    return [
+        evolve(found, columns=tuple(found.columns[k] for k in each), values=tuple(found.values[k] for k in each))
+        for each in choices
+    ]
+
+
+def _fails(right: Tensor, members: np.ndarray[Any, np.dtype[np.bool_]]) -> bool:
+    """Whether a part of a failing slice, which is searched for no more, is worse than the rest itself."""
+    inside, outside = right.numpy()[members], right.numpy()[~members]
+    return bool(fisher(int(inside.sum()), len(inside), int(outside.sum()), len(outside)) < LEVEL)
 
 
 def _can_be_balanced(groups: Mapping[str, Tensor], classes: int) -> bool:

@@ -178,6 +178,8 @@ def read_config(folder: Path, known: Mapping[PlanId, Plan] = MappingProxyType({}
         raise EvenlyError(f"{folder} {what}; give the folder that `evenly train` left behind")
     if isinstance(content, dict) and "compare" in content:
         raise EvenlyError(f"{folder} holds a comparison, not a run; its runs are in {folder / 'runs'}")
+    if isinstance(content, dict) and "improve" in content:
+        raise EvenlyError(f"{folder} holds an improvement, not a run; its model is in {folder / 'best'}")
     with suppress(TypeError, KeyError, ValueError):
         content["plan"] = known.get(digest_of(content["plan"]), content["plan"]) if known else content["plan"]
     return config_from(content, file)

@@ -61,7 +61,7 @@ class Status(Value):
     """
 
     folder: str
-    kind: Literal["run", "comparison", "folder"]
+    kind: Literal["run", "comparison", "improvement", "folder"]
     runs: tuple[RunStatus, ...] = ()
     parts: tuple[Status, ...] = ()
     running: bool | None = None
@@ -105,10 +105,14 @@ def read_status(folder: str | Path) -> Status:
 def _status(path: Path) -> Status | None:
     """Of a run's or a comparison's folder; None where it is neither."""
     config = read_json(path / "config.json", "copy the folder again, or remove it")
-    if not isinstance(config, Mapping) or not {"plan", "compare"} & config.keys():
+    if not isinstance(config, Mapping) or not {"plan", "compare", "improve"} & config.keys():
         return None
     page = str(path / "report.html") if (path / "report.html").exists() else ""
     try:
+        if "improve" in config:
+            page = str(path / "improve.html") if (path / "improve.html").exists() else ""
+            running = lives(read_holder(path) or {"pid": None})
+            return Status(str(path), "improvement", tuple(_runs(path)), running=running, page=page)
         if "compare" in config:
             trials = path / "search"
             running = lives(read_holder(path) or {"pid": None})
