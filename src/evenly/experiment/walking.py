@@ -19,9 +19,7 @@ from evenly.runs.holder import held
 from evenly.runs.run import Run
 
 
-def walked_runs(
-    nodes: Sequence[RunNode], work: RunWork, device: torch.device, label: str, kept: Kept
-) -> Walked[Run]:
+def walked_runs(nodes: Sequence[RunNode], work: RunWork, device: torch.device, label: str, kept: Kept) -> Walked[Run]:
     """Run what has not run yet; workers, or a connection to Ray, are kept for the next walk."""
     progress = GraphProgress(len(nodes), label, resumes=work.folder is not None)
     with executor_for(work.execution, work, device, progress, kept) as executor:
