@@ -76,4 +76,7 @@ golden = Path(__file__).parents[1] / "tests" / "golden"
 subprocess.run([sys.executable, golden / "make.py", "--demo", folder, "--compare", golden / "numbers.json"], check=True)
 assert seconds <= 120, f"the demo took {seconds:.0f} s"
 assert 3 * gigabytes < 2, f"the demo's largest process took {gigabytes:.2f} GB"
-print(f"demo checked: {len(rows) + len(candidates)} runs, {seconds:.0f} s, {gigabytes:.2f} GB in the largest of three processes")
+print(
+    f"demo checked: {len(rows) + len(candidates)} runs, {seconds:.0f} s, {gigabytes:.2f} GB in the largest of three "
+    "processes"
+)

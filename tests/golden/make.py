@@ -212,7 +212,10 @@ def of_improvement(folder: Path) -> Numbers:
 
 
 def of_demo(folder: Path) -> Numbers:
-    parts = {"patches": of_comparison(folder / "patches"), "shortcut-digits": of_improvement(folder / "shortcut-digits")}
+    parts = {
+        "patches": of_comparison(folder / "patches"),
+        "shortcut-digits": of_improvement(folder / "shortcut-digits"),
+    }
     return joined(parts)
 
 
