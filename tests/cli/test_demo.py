@@ -11,8 +11,8 @@ from evenly.runs.demonstration import Demo
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("notes.json", "holds something else than a demo; choose another out"),
-        ("shortcut-digits/config.json", "holds a demo of an earlier version; choose another out"),
+        ("notes.json", "holds something else than a demo; choose another --out"),
+        ("shortcut-digits/config.json", "holds a demo of an earlier version; choose another --out"),
     ],
 )
 def test_another_folder_is_refused_and_left_as_it_is(refused, snapshot, tmp_path, name, message):
