@@ -16,7 +16,7 @@ from attrs import frozen
 
 from evenly.engine.side_by_side import pause
 from evenly.errors import EvenlyError
-from evenly.parallel.executors import devices_for, executor_for
+from evenly.parallel.executors import Kept, devices_for, executor_for
 from evenly.parallel.graph import Advanced, Began, Failed, Finished, Lost, walk
 from evenly.parallel.here import Here, SideBySide
 from evenly.parallel.processes import Processes
@@ -127,6 +127,31 @@ def test_a_killed_worker_is_replaced_and_its_node_begun_again(tmp_path):
     assert [(event.id, event.reason) for event in lost] == [
         ("a", "its process was killed by SIGKILL, perhaps for lack of memory")
     ]
+
+
+@pytest.mark.timeout(300)
+def test_workers_stay_for_the_next_walk_of_the_same_work(tmp_path):
+    (tmp_path / "bad").touch()
+    with Kept() as kept:
+
+        def processes_of(work: Adding, *nodes: Sum) -> set[int | None]:
+            with executor_for(Execution(jobs=2), work, CPU, kept=kept) as executor:
+                assert len(walk(nodes, executor).results) == len(nodes)
+                return {worker.process.pid for worker in executor.idle}
+
+        first = processes_of(Adding(), Sum("a", (1,) * 50), Sum("b", (2,) * 50))
+        assert processes_of(Adding(), Sum("c", (3,))) == first
+        other = processes_of(Adding(tmp_path), Sum("a", (1,)))
+        assert not other & first
+        assert processes_of(Adding(tmp_path), Sum("a", (13,))) != other  # killed, and replaced
+        workers = list(kept.processes.idle)
+        with pytest.raises(KeyError), kept.processes:
+            raise KeyError
+        assert not any(worker.process.is_alive() for worker in workers)
+        last = processes_of(Adding(tmp_path), Sum("a", (1,)))
+        workers = list(kept.processes.idle)
+        assert {worker.process.pid for worker in workers} == last
+    assert not any(worker.process.is_alive() for worker in workers)
 
 
 @pytest.mark.timeout(300)

@@ -16,12 +16,14 @@ from PIL import Image
 import evenly
 from evenly.diagnose.audit_folder import save_audits
 from evenly.engine.accuracy import intervals
+from evenly.files import write_json
 from evenly.report import write_report
 from evenly.report.figures import Style
-from evenly.report.improve_console import show_improvement
+from evenly.report.improve_console import show_demo, show_improvement
 from evenly.report.improve_figures import Gain, gains
 from evenly.report.improve_words import short, size_reason, uncertain
 from evenly.runs.arms import Arm
+from evenly.runs.demonstration import read_demo
 from evenly.runs.differences import Difference
 from evenly.runs.improvement import (
     Changed,
@@ -397,3 +399,43 @@ def test_wide_numbers_and_long_names_fit_the_terminal(capsys):
     text = capsys.readouterr().out
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     assert "examples [−100.0, −90.0]" in text
+
+
+@pytest.fixture
+def demo(build, tmp_path):
+    """The folder of a demo, as `evenly demo` leaves it: an improvement and a comparison."""
+    comparison = build.comparison(seeds=1)
+    comparison.out = tmp_path / "demo" / "toys"
+    for k, run in enumerate(comparison.runs.values()):
+        build.save(run, comparison.out / "runs" / str(k))
+    comparison.rows = tuple(evolve(row, folder=f"runs/{k}") for k, row in enumerate(comparison.rows))
+    comparison.save(comparison.out / "results.json")
+    saved(improvement(), tmp_path / "demo" / "digits", images=True)
+    content = {"format": 2, "comparisons": ["toys"], "improvements": ["digits"], "seconds": 65.0}
+    write_json(tmp_path / "demo" / "results.json", content)
+    return read_demo(tmp_path / "demo", content)
+
+
+def test_the_demo_has_one_page_of_the_improvement_and_the_comparison(demo):
+    text = write_report(demo.out, runs=False).read_text(encoding="utf-8")
+    links, ids = re.findall(r'(?:href|src)="([^"]*)"', text), re.findall(r' id="([^"]+)"', text)
+    assert all(link.startswith(("#", "data:image/png;base64,")) for link in links)
+    assert len(ids) == len(set(ids))
+    assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
+    words = words_of(text)
+    parts = ("evenly demo", "The gain is clear", "On toys, plain training", "evenly predict digits/best NEW_DATA",
+             "Features learned", "The test set was used once", "took 1 min 5 s")  # fmt: skip
+    places = [words.index(part) for part in parts]
+    assert places == sorted(places), dict(zip(parts, places, strict=True))
+    assert not (demo.out / "digits" / "improve.html").exists()
+    write_report(demo.out)
+    assert (demo.out / "digits" / "improve.html").exists()
+    assert len(list(demo.out.glob("toys/runs/*/report.html"))) == len(demo.comparisons[0].rows)
+
+
+def test_the_terminal_has_the_demo_and_how_to_use_its_model(demo, capsys):
+    show_demo(demo, demo.out / "report.html")
+    said = capsys.readouterr().out
+    parts = ("What was tried, on validation", "On the test set", "\ntoys", "page: ", "report.html", "new data: ")
+    places = [said.index(part) for part in parts]
+    assert places == sorted(places)

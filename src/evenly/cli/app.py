@@ -18,7 +18,7 @@ import typer
 
 from evenly import __version__
 from evenly.analyses import AuditSettings, Axes, CardSettings, Quadratic, Runs
-from evenly.cli import audit, compare, improve, lists, reproduce, stability, status, train, use
+from evenly.cli import audit, compare, demo, improve, lists, reproduce, stability, status, train, use
 from evenly.errors import EvenlyError, EvenlyWarning, SettingError, lack_of_memory
 from evenly.settings import Execution, Improving, Searching, Settings, settings_of
 
@@ -28,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for verb in (
-    compare.demo, improve.improve, train.train, compare.compare, use.predict, use.export, audit.audit,
+    demo.demo, improve.improve, train.train, compare.compare, use.predict, use.export, audit.audit,
     stability.stability, reproduce.reproduce, use.report, status.status, lists.methods, lists.datasets, lists.models,
     lists.optimizers, lists.cache,
 ):  # fmt: skip

@@ -1,9 +1,8 @@
-"""evenly compare and evenly demo"""
+"""evenly compare"""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,6 @@ from evenly.cli.arguments import (
     DATA_HELP,
     ConfigFile,
     DataOptions,
-    Device,
     Json,
     ModelName,
     ModelOptions,
@@ -130,44 +128,11 @@ def compare(
         out_of(place, Path(values["out"])) if "out" in values else default_folder(place, "compared", typed=values)
     )
     table = run_compare(place, **values)
-    _show([table], table.out or Path(), as_json)
-
-
-def demo(
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for results.json, report.html and the runs.", metavar="FOLDER")
-    ] = Path("evenly-demo"),
-    seed: Annotated[int, typer.Option(help="The first seed.", metavar="INTEGER")] = 10,
-    device: Device = "cpu",
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            help="Processes that share the runs. [default: one per core, four at most]",
-            metavar="INTEGER",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Compare methods on data that ships with evenly.
-
-    It takes a minute or two on two cores, without a GPU or a download.
-
-    Example: evenly demo --out /tmp/demo
-    """
-    from evenly.experiment.demo import demo as run_demo
-
-    tables = run_demo(out, seed=seed, device=device, jobs=min(4, os.cpu_count() or 1) if jobs is None else jobs)
-    _show(tables, out, as_json)
-
-
-def _show(tables: list[Any], out: Path, as_json: bool) -> None:
     if as_json:
-        content = [table.to_dict() for table in tables]
-        print(json.dumps(content[0] if len(content) == 1 else content, indent=2))
+        print(json.dumps(table.to_dict(), indent=2))
     else:
         from evenly.report.console import show_comparisons
 
-        show_comparisons(tables, out / "report.html")
-    if any(table.failures for table in tables):
+        show_comparisons([table], (table.out or Path()) / "report.html")
+    if table.failures:
         raise typer.Exit(1)

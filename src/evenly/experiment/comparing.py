@@ -38,6 +38,7 @@ from evenly.experiment.walking import made_folder, walked_runs
 from evenly.experiment.work import RunWork
 from evenly.files import as_path, holds_something, read_json, unused
 from evenly.optim.registry import known_name
+from evenly.parallel.executors import Kept
 from evenly.parallel.graph import Failed
 from evenly.randomness import on_threads
 from evenly.runs.comparison import Comparison, read_content
@@ -145,9 +146,9 @@ def compare(
     work, found = RunWork(place, execution, folder), None
     with (
         contextlib.nullcontext() if folder is None else made_folder(folder, config),
-        contextlib.ExitStack() as connection,
+        Kept() as kept,
     ):
-        walked_on = partial(walked_runs, device=device, connection=connection)
+        walked_on = partial(walked_runs, device=device, kept=kept)
         if asked.spaces:
             walked_for = partial(walked_on, label=f"searching on {first.name}")
             found = find_values(asked, first, arms[0].plan.data, work, walked_for)

@@ -52,6 +52,7 @@ from evenly.files import as_path, holds_something, read_json, sealed, unused, wr
 from evenly.methods import Inferred
 from evenly.methods.inferred import Infer
 from evenly.optim.registry import known_name
+from evenly.parallel.executors import Kept
 from evenly.randomness import on_threads
 from evenly.report import write_report
 from evenly.runs.arms import Arm
@@ -142,8 +143,8 @@ def improve(
     if (folder / FILE).exists() and (folder / PAGE).exists():
         log.info("read from %s, where this is finished", folder)
         return evolve(read_improvement(folder), out=folder)
-    with made_folder(folder, config), contextlib.ExitStack() as connection:
-        walk = partial(walked_runs, device=device_for(execution), connection=connection)
+    with made_folder(folder, config), Kept() as kept:
+        walk = partial(walked_runs, device=device_for(execution), kept=kept)
         job = Job(
             trial, whole, drawn, model, Arm("erm", known_name(optimizer)), numbers, values, asked, execution, folder,
             infer, lambda nodes, work, label: walk(nodes, work, label=label), started,

@@ -12,19 +12,17 @@ import torch
 from evenly.experiment.graph import GRAPH, GraphFile, RunNode
 from evenly.experiment.work import RunWork
 from evenly.files import make_folder, write_json
-from evenly.parallel.executors import executor_for
+from evenly.parallel.executors import Kept, executor_for
 from evenly.parallel.graph import Event, Shared, Walked, walk
 from evenly.parallel.progress import GraphProgress
 from evenly.runs.holder import held
 from evenly.runs.run import Run
 
 
-def walked_runs(
-    nodes: Sequence[RunNode], work: RunWork, device: torch.device, label: str, connection: contextlib.ExitStack
-) -> Walked[Run]:
-    """Run what has not run yet; a connection to Ray is kept for the next walk."""
+def walked_runs(nodes: Sequence[RunNode], work: RunWork, device: torch.device, label: str, kept: Kept) -> Walked[Run]:
+    """Run what has not run yet; workers, or a connection to Ray, are kept for the next walk."""
     progress = GraphProgress(len(nodes), label, resumes=work.folder is not None)
-    with executor_for(work.execution, work, device, progress, connection) as executor:
+    with executor_for(work.execution, work, device, progress, kept) as executor:
         progress.slots = executor.slots
         if work.folder is None:
             with progress:

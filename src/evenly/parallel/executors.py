@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 
@@ -18,25 +18,42 @@ PER_CORE = 8
 """Processes for a core of this machine, at most: more only wait for each other, and take memory."""
 
 
+class Kept(ExitStack):
+    """What an executor leaves for the next one: a connection to Ray, or worker processes that have loaded torch."""
+
+    processes: Processes | None = None
+
+    def processes_for(self, work: Work, devices: Sequence[str]) -> Processes:
+        """Workers that are there already, where they do the same; else new ones in their place."""
+        if self.processes is not None and self.processes.does(work, devices):
+            return self.processes
+        if self.processes is not None:
+            self.processes.close()
+        self.processes = Processes(work, devices, keep=True)
+        self.callback(self.processes.close)
+        return self.processes
+
+
 def executor_for(
     execution: Execution,
     work: Work,
     device: torch.device,
     show: Callable[[Event, Node], None] = lambda event, node: None,
-    connection: ExitStack | None = None,
+    kept: Kept | None = None,
 ) -> Executor:
     """The executor that was asked for.
 
     Args:
         device: where one run computes.
         show: called with how far a node has come where it runs in this thread; elsewhere that is an event.
-        connection: keeps a connection to Ray for the next executor.
+        kept: where workers, or a connection to Ray, are kept for the next executor.
     """
     if execution.engine == "ray":
-        executor: Executor = import_module("evenly.parallel.on_ray").RayExecutor(work, execution, connection)
+        executor: Executor = import_module("evenly.parallel.on_ray").RayExecutor(work, execution, kept)
         return executor
     if execution.jobs > 1:
-        return Processes(work, devices_for(execution, device))
+        devices = devices_for(execution, device)
+        return Processes(work, devices) if kept is None else kept.processes_for(work, devices)
     if device.type == "cuda" and execution.together > 1:
         return SideBySide(work, device, execution.together)
     return Here(work, show)

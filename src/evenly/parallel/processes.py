@@ -29,15 +29,22 @@ class Processes:
 
     Args:
         devices: the device of each worker by name; there are as many workers as devices.
+        keep: workers stay for the next walk, until `close`; after an error they do not.
     """
 
-    def __init__(self, work: Work, devices: Sequence[str]) -> None:
-        self.slots = len(devices)
+    def __init__(self, work: Work, devices: Sequence[str], keep: bool = False) -> None:
+        self.slots, self.devices, self.keep = len(devices), list(devices), keep
         self.packed = {device: _packed(work.on(device)) for device in dict.fromkeys(devices)}
         self.free = deque(devices)  # those of workers yet to begin
         self.idle: list[_Worker] = []
         self.busy: dict[Connection, _Worker] = {}
         self.events: deque[Event] = deque()
+
+    def does(self, work: Work, devices: Sequence[str]) -> bool:
+        """Whether this is what these workers do on these devices."""
+        return self.devices == list(devices) and all(
+            packed == _packed(work.on(device)) for device, packed in self.packed.items()
+        )
 
     def submit(self, node: Node) -> None:
         message = pickle.dumps((node.id, _packed(node)))
@@ -92,11 +99,17 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self.keep or error is not None or self.busy:
+            self.close()
+
+    def close(self) -> None:
+        """End the workers; another call to `submit` begins new ones."""
         workers = [*self.idle, *self.busy.values()]
         for worker in self.busy.values():
             worker.process.terminate()  # what it has written is whole at any moment
         for worker in workers:
             worker.end(GRACE)
+        self.idle, self.busy, self.free = [], {}, deque(self.devices)
 
 
 class _Worker:

@@ -1,4 +1,4 @@
-"""An improvement for a terminal of 80 columns."""
+"""An improvement, and the demo, for a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evenly.report.console import CLEAR, print_paragraphs
+from evenly.report.console import CLEAR, print_paragraphs, show_comparisons
 from evenly.report.formats import both_intervals, multiple, number
 from evenly.report.improve_words import methods_tried, predict_command, short
+from evenly.runs.demonstration import Demo
 from evenly.runs.differences import Difference
 from evenly.runs.improvement import BEST, Improvement
 from evenly.values import cut
@@ -21,6 +22,22 @@ METRICS = {"accuracy": "accuracy", "worst_group": "worst group", "worst_class": 
 
 def show_improvement(improvement: Improvement, page: Path) -> None:
     """What came of it, what was tried, before and after on the test set, the page, and how to use the model."""
+    _show_tables(improvement)
+    print(f"page: {page}")
+    _show_model(improvement, page.parent / BEST)
+
+
+def show_demo(demo: Demo, page: Path) -> None:
+    """The improvements, the comparisons, the page of both, and how to use the models."""
+    for improvement in demo.improvements:
+        _show_tables(improvement)
+    show_comparisons(demo.comparisons, page)
+    for improvement in demo.improvements:
+        if improvement.out is not None:
+            _show_model(improvement, improvement.out / BEST)
+
+
+def _show_tables(improvement: Improvement) -> None:
     console = Console(highlight=False)
     print_paragraphs(short(improvement))
     print()
@@ -29,8 +46,10 @@ def show_improvement(improvement: Improvement, page: Path) -> None:
         print()
     console.print(before_and_after(improvement))
     print()
-    print(f"page: {page}")
-    best = page.parent / BEST
+
+
+def _show_model(improvement: Improvement, best: Path) -> None:
+    """Where the model is, and how to use it."""
     print(f"model: {best}")
     print(f"new data: {predict_command(best)}")
     for k, line in enumerate(improvement.loads):

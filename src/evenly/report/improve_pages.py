@@ -51,7 +51,7 @@ from evenly.report.improve_words import (
 from evenly.report.names import RULES, group_name
 from evenly.report.rendering import footer
 from evenly.report.results_table import difference_cells, scale_over
-from evenly.runs.improvement import AUDIT, CHANGED, Changed, Improvement
+from evenly.runs.improvement import AUDIT, BEST, CHANGED, Changed, Improvement
 from evenly.runs.results import SHOWN
 from evenly.values import cut, duration
 
@@ -61,51 +61,68 @@ MOST_SENTENCES = 2
 """Sentences of the audit: the accuracy, and the groups that it fails on."""
 GOALS = {"worst-group": "worst group", "average": "average accuracy", "worst-class": "worst class"}
 FAILING, OTHERS, BEFORE, AFTER = Style(2), Style(1), Style(0), Style(1)
+CHOSEN_ON_VALIDATION = (
+    "Validation chose the epoch, the method and the model that improve hands back. The test set was used once, after "
+    "the choice."
+)
+ACCURACY_INTERVALS = "Intervals of accuracies are Wilson's. Points are percentage points."
 HOW_TO_READ = (
-    "Validation chose the epoch, the method and the model. The test set was used once, after the choice.",
+    CHOSEN_ON_VALIDATION,
     "Cost is counted in example-gradients: one forward and backward pass of one example. A forward pass alone counts a "
     "third. Costs are given as multiples of one run of plain training (ERM).",
     "A control trains for the same cost without the method's idea. It separates the idea from more training.",
     "A difference has two 95% intervals. The one over examples is for these very models: would other examples of the "
     "same kind show it too? The one over seeds is for new runs: would they show it too? It needs three seeds or more. "
     "A difference is clear where both exclude 0, and clear for these models only where just the first does.",
-    "Intervals of accuracies are Wilson's. Points are percentage points.",
+    ACCURACY_INTERVALS,
 )
 
 
 def improve_page(improvement: Improvement, folder: Path | None) -> Page:
     """What the page holds; `folder` has the audit and the images beside improve.json."""
-    audit = None if folder is None else _audit(folder)
+    sections = [
+        Section("In short", "short", [Prose(short(improvement))]),
+        *improve_sections(improvement, folder),
+        Section("How to read this", "reading", [Prose(HOW_TO_READ)]),
+    ]
+    summary = improvement.profile.summary
+    return Page(f"evenly improve on {summary.name}", summary.about, sections, footer(improvement.seconds), True)
+
+
+def improve_sections(improvement: Improvement, folder: Path | None, place: str = "") -> list[Section]:
+    """From what was asked to how the model is used.
+
+    Args:
+        folder: has the audit and the images beside improve.json.
+        place: that folder as seen from the page's, with a slash at its end; empty where the page is in it.
+    """
+    audit = None if folder is None else _audit(folder, place)
     if folder is not None:
         gained, lost = (_with_images(each, folder) for each in (improvement.gained, improvement.lost))
         improvement = evolve(improvement, gained=gained, lost=lost)
     contents: list[tuple[str, str, list[Block | None]]] = [
-        ("In short", "short", [Prose(short(improvement))]),
         ("What was asked", "asked", [asked(improvement), *sizes(improvement)]),
-        ("Where plain training fails", "fails", failures(improvement, audit)),
+        ("Where plain training fails", "fails", failures(improvement, audit, place)),
         ("What was tried", "tried", tried(improvement)),
         ("What was chosen and why", "chosen", chosen(improvement)),
         ("Examples that changed", "changed", changed(improvement)),
         ("What is uncertain", "uncertain", [Prose(uncertain(improvement))]),
-        ("How to use the model", "use", [*usage(improvement)]),
-        ("How to read this", "reading", [Prose(HOW_TO_READ)]),
+        ("How to use the model", "use", [*usage(improvement, place)]),
     ]
-    sections = [Section(name, anchor, blocks) for name, anchor, each in contents if (blocks := _filled(each))]
-    summary = improvement.profile.summary
-    return Page(f"evenly improve on {summary.name}", summary.about, sections, footer(improvement.seconds), True)
+    return [Section(name, anchor, blocks) for name, anchor, each in contents if (blocks := _filled(each))]
 
 
 def _filled(blocks: Sequence[Block | None]) -> list[Block]:
     return [block for block in present(blocks) if not (isinstance(block, Prose) and not block.paragraphs)]
 
 
-def _audit(folder: Path) -> Findings | None:
+def _audit(folder: Path, place: str) -> Findings | None:
     """The audit of plain training, where there is one."""
     if not (folder / AUDIT / AUDIT_FILE).exists():
         return None
     audits, _ = read_audits(folder / AUDIT)
     found = audits[0] if audits else None
-    return evolve(found, table=f"{AUDIT}/{found.table}") if found is not None and found.table else found
+    return evolve(found, table=f"{place}{AUDIT}/{found.table}") if found is not None and found.table else found
 
 
 def _with_images(examples: Sequence[Changed], folder: Path) -> tuple[Changed, ...]:
@@ -191,13 +208,13 @@ def _size_table(what: str, names: Sequence[str], counts: Mapping[str, Sequence[i
     return Table([what, *(SHOWN[name] for name in splits)], rows, caption, f"Sizes by {what}")
 
 
-def failures(improvement: Improvement, audit: Findings | None) -> list[Block | None]:
+def failures(improvement: Improvement, audit: Findings | None, place: str = "") -> list[Block | None]:
     """Plain training on validation: groups, failing slices, the hardest examples."""
     summary, names = baseline_on_validation(improvement), improvement.profile.group_names
     by_group = [] if summary is None else accuracy_blocks([("plain training", BEFORE, summary)], names, "validation")
     if audit is None:
         return [Prose(baseline_sentences(improvement)), *by_group]
-    blocks: list[Block | None] = [Prose([*audit.verdict[:MOST_SENTENCES], f"The whole audit is in `{AUDIT}/`."])]
+    blocks: list[Block | None] = [Prose([*audit.verdict[:MOST_SENTENCES], f"The whole audit is in `{place}{AUDIT}/`."])]
     if audit.by == "group" or not by_group:
         order = sorted(audit.groups, key=lambda group: group.accuracy)[:MOST_BARS]
         bars = [
@@ -308,9 +325,9 @@ def _changed_picture(example: Changed) -> Picture:
     return Picture(caption, description, data_uri(example.png), beside=heat)
 
 
-def usage(improvement: Improvement) -> list[Block]:
+def usage(improvement: Improvement, place: str = "") -> list[Block]:
     """The lines that load the model, and the command that predicts with it."""
-    blocks: list[Block] = [Code("For new data, from the folder of this page:", [predict_command()])]
+    blocks: list[Block] = [Code("For new data, from the folder of this page:", [predict_command(f"{place}{BEST}")])]
     if improvement.loads:
         blocks.append(Code("In Python:", improvement.loads))
     return blocks

@@ -22,12 +22,14 @@ from evenly.files import AGAIN, read_json
 from evenly.report.audit_pages import audit_page
 from evenly.report.claim_pages import write_claim_pages
 from evenly.report.comparison_pages import comparison_page
+from evenly.report.demo_pages import demo_page
 from evenly.report.improve_pages import improve_page
 from evenly.report.phase_figure import save_phase_figure
 from evenly.report.rendering import write_page
 from evenly.report.run_pages import run_page
 from evenly.report.stability_pages import card_page, diagram_page
 from evenly.runs.comparison import DAMAGED, Comparison, load_comparison
+from evenly.runs.demonstration import COMPARISONS, Demo, read_demo
 from evenly.runs.improvement import AUDIT, BEST, RUNS, Improvement, read_improvement
 from evenly.runs.improvement import FILE as IMPROVEMENT
 from evenly.runs.improvement import PAGE as IMPROVEMENT_PAGE
@@ -73,19 +75,26 @@ def write_report(
 
 
 def _write_folder(folder: Path, runs: bool) -> Path:
-    """The pages of a folder: of an improvement, of a comparison or the demo's and their runs, of an analysis or run."""
+    """The pages of a folder: of an improvement, of a comparison or the demo and their runs, of an analysis or run."""
     if os.path.exists(folder / IMPROVEMENT):  # a name that is too long does not exist
         return _write_improvement(folder, runs)
     is_comparison = os.path.exists(folder / "graph.json")
     content = read_json(folder / "results.json", DAMAGED if is_comparison else AGAIN)
-    if isinstance(content, dict) and "comparisons" in content:
-        comparisons = [load_comparison(folder / Path(name).name) for name in content["comparisons"]]
-        for comparison in comparisons if runs else ():
-            _write_comparison(comparison, runs)
-        return write_page(folder / PAGE, comparison_page(comparisons, "evenly demo", content.get("seconds")))
+    if isinstance(content, dict) and COMPARISONS in content:
+        return _write_demo(read_demo(folder, content), folder, runs)
     if isinstance(content, dict) and "rows" in content:
         return _write_comparison(load_comparison(folder), runs)
     return _write_analysis(folder)
+
+
+def _write_demo(demo: Demo, folder: Path, runs: bool) -> Path:
+    """The page of a demo; on request those of its parts and their runs too."""
+    for comparison in demo.comparisons if runs else ():
+        _write_comparison(comparison, runs)
+    for improvement in demo.improvements if runs else ():
+        if improvement.out is not None:
+            _write_improvement(improvement.out, runs)
+    return write_page(folder / PAGE, demo_page(demo))
 
 
 def _write_analysis(folder: Path) -> Path:
