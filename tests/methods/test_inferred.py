@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 import torch
 from sklearn.metrics import adjusted_mutual_info_score
+from torch import nn
 
 import evenly
 from evenly import Data, EvenlyError, hard_examples
+from evenly.engine import Fit
 from evenly.errors import EvenlyWarning
 from evenly.methods import METHODS, infer_groups
 from evenly.methods.inferred import Inferred, Minority, hard_in_each, match
+from evenly.models import factory
+from evenly.optim.registry import builder
+from evenly.settings import Settings
 
 NEED_GROUPS = [name for name, method in METHODS.items() if method.needs_groups]
 PLAN = {"epochs": 4, "batch_size": 16, "lr": 0.1}
@@ -214,7 +219,8 @@ def test_inferred_groups_that_validation_lacks_are_told_of_where_the_rule_goes_b
     def inferred(validation: list[int]) -> Inferred:
         train, held = (torch.tensor(g) for g in ([0, 0, 1, 2, 2, 3], validation))
         parts = [(torch.randn(len(g), 5), g // 2, g) for g in (train, held)]
-        return Inferred(Data(*parts, group_names=["a, easy", "a, hard", "b, easy", "b, hard"]), "useful", 1, 1.0, None)
+        data = Data(*parts, group_names=["a, easy", "a, hard", "b, easy", "b, hard"])
+        return Inferred(data, "useful", 1, 1.0, None, nn.Identity(), lambda split: split.labels)
 
     one, two, none = inferred([0, 1, 2]), inferred([0, 2]), inferred([3, 2, 1, 0])
     assert one.doubts("worst-group") == [
@@ -237,3 +243,12 @@ def test_inferred_groups_that_validation_lacks_are_told_of_where_the_rule_goes_b
     of_one = Data((train.inputs, train.labels), (held.inputs[:2], torch.tensor([0, 0])))
     with pytest.warns(EvenlyWarning, match=r"[23] of 4 inferred groups \(.*\) have no validation example"):
         evenly.train(of_one, model="mlp", method="pde", select="worst-group", groups="infer", **PLAN)
+
+
+@pytest.mark.parametrize("rule", ["useful", "eiil"])
+def test_another_split_is_divided_as_validation_was(tiny: Any, rule: str) -> None:
+    """The same network and the same rule: validation given as another split falls into the groups that it has."""
+    data = tiny()
+    fit = Fit(Settings(epochs=3, batch_size=8), builder("sgd", lr=0.1))
+    inferred = infer_groups(factory("mlp", data.train.example_shape, data.classes, 0)[0], data, fit, rule)
+    assert torch.equal(inferred.assign(data.validation), inferred.data.validation.groups)

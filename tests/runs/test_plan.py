@@ -35,7 +35,7 @@ def other_settings():
 
 
 OTHER_PARTS = {
-    "data": [{"name": "toys"}, {"options": {"n": 4}}, {"fingerprint": "cd"}, {"kind": "file"}],
+    "data": [{"name": "toys"}, {"options": {"n": 4}}, {"fingerprint": "cd"}, {"kind": "file"}, {"seed": 3}],
     "model": [{"name": "convnet"}, {"options": {}}, {"own": True}],
     "method": [{"name": "pde"}, {"options": {"factor": 3}}],
     "optimizer": [{"name": "sam"}, {"defaults": "SGD lr 0.1"}],
