@@ -294,7 +294,7 @@ class Job:
         if (folder / "audit.html").exists():
             return
         network = load_run(self.out / RUNS / run.plan.folder_name, self._given).model.to(self.device)
-        result = audit(network, data, name="plain training (ERM)", split="validation", top=0, within=AUDIT_SECONDS)
+        result = audit(network, data, name="Plain training (ERM)", split="validation", top=0, within=AUDIT_SECONDS)
         save_audits(folder, [result], {"split": "validation"})
         write_report(folder)
 

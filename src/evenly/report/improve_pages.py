@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from attrs import evolve
@@ -11,7 +10,6 @@ from attrs import evolve
 from evenly.diagnose.audit_folder import FILE as AUDIT_FILE
 from evenly.diagnose.audit_folder import read_audits
 from evenly.diagnose.audit_values import Findings
-from evenly.report import figures
 from evenly.report.audit_answers import slices
 from evenly.report.audit_pages import GRAD_CAM, hardest_table, picture
 from evenly.report.audit_pages import groups as audited_groups
@@ -23,8 +21,6 @@ from evenly.report.blocks import (
     Facts,
     Gallery,
     Page,
-    Panel,
-    Panels,
     Picture,
     Prose,
     Row,
@@ -32,9 +28,9 @@ from evenly.report.blocks import (
     Table,
     present,
 )
-from evenly.report.figures import Bar, Style, data_uri
+from evenly.report.figures import Style, data_uri
 from evenly.report.formats import listed, multiple, percent
-from evenly.report.groups import MOST_BARS, MOST_ROWS, WIDEST_BAR_NAME, accuracy_blocks, left_out
+from evenly.report.groups import MOST_ROWS, WIDEST_BAR_NAME, accuracy_blocks
 from evenly.report.improve_tried import INTERVALS, method_cells, tried
 from evenly.report.improve_words import (
     GROUPINGS,
@@ -216,17 +212,7 @@ def failures(improvement: Improvement, audit: Findings | None, place: str = "") 
         return [Prose(baseline_sentences(improvement)), *by_group]
     blocks: list[Block | None] = [Prose([*audit.verdict[:MOST_SENTENCES], f"The whole audit is in `{place}{AUDIT}/`."])]
     if audit.by == "group" or not by_group:
-        order = sorted(audit.groups, key=lambda group: group.accuracy)[:MOST_BARS]
-        bars = [
-            Bar(cut(group.name, WIDEST_BAR_NAME), FAILING if group.below else OTHERS, group.accuracy) for group in order
-        ]
-        caption = f"Accuracy of plain training on the {audit.split} split, the worst {audit.by} first."
-        caption += " Orange: clearly below the average." if any(group.below for group in order) else ""
-        caption += left_out(len(audit.groups), range(len(order)))
-        if len(bars) > 1:
-            svg = figures.bars(bars, prefix="failing", label=f"Validation accuracy by {audit.by}")
-            blocks.append(Panels(f"Accuracy by {audit.by}", [Panel("plain training", svg)], caption))
-        blocks.append(replace(audited_groups([audit]), title="Groups in numbers"))
+        blocks.append(audited_groups([audit]))
     else:
         blocks += by_group
     return [*blocks, *slices([audit]), hardest(audit) if audit.hardest else None]
