@@ -115,7 +115,9 @@ def test_every_control_has_the_cost_of_its_method(job):
             assert each.control.cost_multiple == pytest.approx(each.on_validation.cost_multiple, rel=0.1)
 
 
-def test_no_outputs_on_test_before_the_choice_and_then_once_for_each_network(data, tmp_path, monkeypatch):
+@pytest.mark.parametrize("groups", ["given", "infer"])
+def test_no_outputs_on_test_before_the_choice_and_then_once_for_each_network(data, tmp_path, monkeypatch, groups):
+    """Where groups are inferred, the early network divides the test set as well, after the choice."""
     seen, out = Counter(), tmp_path / "out"
     test = {row.tobytes() for row in data.test.inputs.numpy()}
     forward = torch.nn.Linear.forward
@@ -126,10 +128,10 @@ def test_no_outputs_on_test_before_the_choice_and_then_once_for_each_network(dat
         return forward(layer, x)
 
     monkeypatch.setattr(torch.nn.Linear, "forward", counting)
-    job = evenly.improve(data, out=out, **QUICK)
+    job = evenly.improve(data, groups=groups, out=out, **QUICK)
     networks = {name for runs in job.choice.runs.values() for name in runs.values()}
     assert seen[False] == 0
-    assert seen[True] == len(networks) * len(data.test)
+    assert seen[True] == (len(networks) + (groups == "infer")) * len(data.test)
 
 
 def test_what_is_spent_is_counted_and_stays_within_the_budget(data, tmp_path, monkeypatch):
@@ -147,6 +149,20 @@ def test_what_is_spent_is_counted_and_stays_within_the_budget(data, tmp_path, mo
     assert job.spent == pytest.approx(spent[0], rel=0.05)
     assert job.spent <= job.budget * len(job.seeds) * job.unit
     assert spent[0] <= job.budget * len(job.seeds) * job.unit
+
+
+@pytest.mark.parametrize(
+    ("budget", "seeds", "groups"), [(9, 1, "given"), (1, 1, "given"), (2, 2, "infer"), (5, 3, "infer")]
+)
+def test_the_budget_holds_where_methods_cost_more_than_usual(parts, tmp_path, budget, seeds, groups):
+    """A third of the training labels are wrong, so that methods repeat many examples."""
+    x, y, g = parts["train"]
+    noisy = np.where(np.arange(len(y)) % 3 == 0, 1 - y, y)
+    splits = {"validation": parts["validation"], "test": parts["test"]}
+    data = Data(train=(x, noisy, g), **splits, name="noisy")
+    job = evenly.improve(data, seeds=seeds, groups=groups, out=tmp_path / "out", **{**QUICK, "budget": budget})
+    last_epoch = job.unit / QUICK["epochs"]
+    assert job.spent <= budget * seeds * job.unit + last_epoch
 
 
 def test_with_a_small_budget_the_last_candidates_are_left_out(data, tmp_path):
@@ -167,6 +183,7 @@ def test_with_no_room_erm_is_handed_back(data, tmp_path):
 
 def test_seeds_are_dropped_before_the_first_candidate_is_but_never_below_three():
     first = candidates_for("worst-group", "given")[0]
+    assert first.most == 1
     assert affordable_seeds(range(6), 100, first) == range(6)
     assert affordable_seeds(range(6), 9, first) == range(4)
     assert affordable_seeds(range(6), 2, first) == range(3)
@@ -248,6 +265,39 @@ def test_a_choice_that_is_written_is_not_made_again(job, data, tmp_path):
         patch.setattr("evenly.experiment.choosing.best_of", lambda *arguments: None)
         evenly.improve(data, out=out, **QUICK)
     assert numbers(out) == numbers(job.out)
+
+
+def test_the_data_of_the_model_is_found_again(parts, tmp_path):
+    """By the file and the seed that divided it, also where its groups were left out."""
+    from evenly.experiment.training import data_of
+
+    file = tmp_path / "my.npz"
+    x, y, groups = (np.concatenate(arrays) for arrays in zip(*parts.values(), strict=True))
+    np.savez(file, x=x, y=y, groups=groups)
+    job = evenly.improve(file, seed=5, groups="infer", out=tmp_path / "out", **{**QUICK, "budget": 4})
+    assert job.seeds == (5, 6, 7)
+    found = data_of(evenly.load(job.out / "best"))
+    assert len(found.test) == job.profile.summary.sizes["test"]
+
+
+def test_groups_that_overlap_are_measured(parts, tmp_path):
+    splits = {
+        name: (x, y, np.stack([groups % 2 == 0, groups % 2 == 1], axis=1)) for name, (x, y, groups) in parts.items()
+    }
+    job = evenly.improve(Data(**splits, name="toy"), out=tmp_path / "out", **{**QUICK, "budget": 3})
+    assert all("overlap" in each.reason for each in job.not_tried if each.arm.method == "group_dro")
+
+
+def test_what_the_data_alone_shows_is_reported_first(parts, tmp_path, caplog):
+    x, y, groups = parts["train"]
+    place = {name: Split(torch.from_numpy(a), b, c, {"code": b}, name=name) for name, (a, b, c) in parts.items()}
+    place["test"] = Split(torch.from_numpy(x[:50]), y[:50], groups[:50], {"code": y[:50]}, name="test")
+    with caplog.at_level("INFO", logger="evenly"):
+        job = evenly.improve(Data(**place, name="toy"), out=tmp_path / "out", **{**QUICK, "budget": 1})
+    assert job.profile.duplicates == {"validation": 0, "test": 50}
+    assert [each.column for each in job.profile.give_aways] == ["code"]
+    first = caplog.messages[:2]
+    assert first == ["50 of 50 test inputs are in training as well", "the column code alone gives the label away"]
 
 
 SCRIPT = """

@@ -117,7 +117,7 @@ def improvement(verdict="raised", grouping="given", seeds=3, kind="image", names
         tested.append(OnTest(CONTROL, reached(CONTROL, 0.519, 1.3, 0.019)))
     on_validation = tried[1].on_validation.difference(metric) if better else None
     choice = Choice(
-        USEFUL if better else ERM, ERM, verdict, "validation decided by the goal", "a", {},
+        USEFUL if better else ERM, ERM, "validation decided by the goal", "a", {},
         CONTROL if better else None, on_validation,
     )  # fmt: skip
     gained, lost = (

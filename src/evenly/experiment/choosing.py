@@ -1,13 +1,15 @@
 """What `evenly improve` chooses, on validation alone, and what the test set then says of it. Nothing here trains.
 
-A method is chosen where it is clearly better than ERM on validation by the goal's metric: both the interval over
-validation examples and that over seeds exclude 0. Of several such methods, the one with the highest mean is. With fewer
-than three seeds there is no interval over seeds, and the first suffices. Where groups are inferred, nobody asked for
-them, so a method that clearly lowers validation accuracy is not chosen for raising them.
+A method is chosen where it is clearly better than ERM on validation by the goal's metric: the interval over validation
+examples excludes 0, and so does the one over seeds, with Holm's correction for the methods that ran on all seeds. Of
+several such methods, the one with the highest mean is. With fewer than three seeds there is no interval over seeds, and
+the first suffices. Where groups are inferred, nobody asked for them, so a method that clearly lowers validation
+accuracy is not chosen for raising them.
 
-The intervals are not corrected for the number of methods that were tried: what is called a gain in the end is what the
-test set shows as well, for the one method that was chosen. `tests/experiment/test_choosing.py` simulates how often
-equal methods produce a clear gain.
+What is called a gain in the end is what the test set shows as well, for the one method that was chosen. It has the same
+networks: it guards against luck with examples, the correction against luck with seeds. The best of many on the first
+seed are a little lucky there; `tests/experiment/test_choosing.py` simulates how often equal methods come to a clear
+gain all the same.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve, frozen
 
 from evenly.runs.arms import Arm
-from evenly.runs.differences import FEWEST, Difference
+from evenly.runs.differences import FEWEST, Difference, holm
 from evenly.runs.improvement import Grouping, Verdict
 from evenly.runs.run import Run
 from evenly.runs.summary import Row, Summary, summarise
@@ -52,6 +54,21 @@ def ranked(arms: Sequence[Arm], runs: Mapping[Arm, Runs], baseline: Arm, metric:
 
     better = [arm for arm in arms if seed in runs.get(arm, {}) and value(arm)[0] > value(baseline)[0]]
     return sorted(better, key=value, reverse=True)
+
+
+def corrected(summaries: Sequence[Summary], metric: str) -> list[Summary]:
+    """Methods on all seeds, with Holm's correction of their differences from ERM for as many as there are."""
+    differences = [each.difference(metric) for each in summaries]
+    adjusted = holm([1.0 if each is None or each.p is None else each.p for each in differences])
+    return [
+        summary if difference is None or difference.p is None else _with(summary, metric, difference, p, len(summaries))
+        for summary, difference, p in zip(summaries, differences, adjusted, strict=True)
+    ]
+
+
+def _with(summary: Summary, metric: str, difference: Difference, p: float, family: int) -> Summary:
+    corrected = evolve(difference, adjusted_p=p, family=family)
+    return evolve(summary, metrics={**summary.metrics, metric: evolve(summary.metrics[metric], difference=corrected)})
 
 
 def is_clear(difference: Difference | None, seeds: int) -> bool:
@@ -91,24 +108,25 @@ def seed_to_hand_back(runs: Runs, metric: str) -> int:
     return max(sorted(runs), key=value)
 
 
-def verdict_of(chosen: bool, on_test: Difference | None, examples: int, tried: int) -> Verdict:
-    """What came of it.
+def verdict_without(tried: int, examples: int) -> Verdict:
+    """What came of it where ERM is handed back.
 
     Args:
-        on_test: the difference of the chosen method from ERM on the test set.
-        examples: validation examples that the goal is measured by: of the worst group, or all.
         tried: how many methods ran.
+        examples: validation examples that the goal is measured by: of the smallest group or class, or all.
     """
-    if not chosen:
-        return "nothing-tried" if not tried else "too-few" if examples < SMALL else "no-clear-gain"
-    outcome = None if on_test is None else on_test.outcome
+    return "nothing-tried" if not tried else "too-few" if examples < SMALL else "no-clear-gain"
+
+
+def verdict_on_test(difference: Difference | None) -> Verdict:
+    """What came of it where a method was chosen, by its difference from ERM on the test set."""
     confirmed: dict[str | None, Verdict] = {"raised": "raised", "raised-for-these": "raised-for-these"}
-    return confirmed.get(outcome, "not-confirmed")
+    return confirmed.get(None if difference is None else difference.outcome, "not-confirmed")
 
 
 @frozen
 class Smallest:
-    """How many validation examples decide: those of ERM's worst group or class, or all; and what they are."""
+    """How many validation examples the goal is measured by at least: those of the smallest group or class, or all."""
 
     examples: int
     what: str
@@ -121,7 +139,7 @@ def smallest(summary: Summary, metric: str, names: Sequence[str], class_counts: 
         n, group = min(present)
         return Smallest(n, f"in the group {names[group]}" if group < len(names) else "in the smallest group")
     if metric == "worst_class":
-        return Smallest(min(class_counts), "in the smallest class")
+        return Smallest(min(n for n in class_counts if n), "in the smallest class")
     return Smallest(sum(class_counts), "")
 
 
@@ -142,8 +160,10 @@ def reason_of(best: Summary | None, metric: str, few: Smallest, tried: int, seed
         return "Nothing is clearly better than plain training (ERM) on validation, so ERM is handed back."
     gain = best.difference(metric)
     assert gain is not None
-    over = f"over seeds {gain.over_seeds}" if seeds >= FEWEST else "clear for these models only: fewer than three seeds"
+    seeds_too = f", over seeds {gain.over_seeds}" if seeds >= FEWEST else ""
+    only = "" if seeds >= FEWEST else " That is clear for these models only: there are fewer than three seeds."
     return (
-        f"{best.arm.method} with {best.arm.optimizer} is chosen. On validation, its {NAMES[metric]} is {gain.points} "
-        f"points against plain training (ERM): 95% interval over examples {gain.over_examples}, {over}."
+        f"{best.arm.method} with {best.arm.optimizer} is chosen. On validation, its {NAMES[metric]} is "
+        f"{gain.points.lstrip('+')} points higher than with plain training (ERM): 95% interval over examples "
+        f"{gain.over_examples}{seeds_too}.{only}"
     )

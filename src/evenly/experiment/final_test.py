@@ -118,7 +118,8 @@ def changed_examples(
             make_folder(out / CHANGED)
             with atomic(out / CHANGED / f"{i}{suffix}.png", sync=False) as file:
                 file.write(image)
-        group = "" if split.groups is None or split.groups.ndim == 2 else data.measured_names[int(split.groups[i])]
+        groups = split.measured_groups
+        group = "" if groups is None or groups.ndim == 2 else data.measured_names[int(groups[i])]
         place = "" if split.places is None else split.places[i]
         return Changed(i, names[int(split.labels[i])], labels[0][i], labels[1][i], group, place, _words(data, i))
 

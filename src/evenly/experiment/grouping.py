@@ -29,9 +29,12 @@ from evenly.runs.improvement import Goal, Grouping
 from evenly.runs.results import DataSummary
 from evenly.runs.run import Run, validation_outputs
 
-FOLDER, FILE = "groups", "groups.npz"
+FOLDER, FILE, TEST_FILE = "groups", "groups.npz", "test.npz"
 """The early network that groups are inferred by, and the groups."""
-LABEL, LEVEL = "label", 0.05
+LABEL, LEVEL = " label", 0.05
+"""The name of the column of labels, which no column of the user's has; the level at which a part of a slice fails."""
+SLICES_COST, INFER_COST = 1.0, 2.4
+"""What it may cost to find groups, in runs of ERM."""
 FEWEST = {"train": 5, "validation": 10}
 """Examples that a group made of a slice needs at least."""
 
@@ -52,47 +55,59 @@ class Grouped:
     slice: str = ""
     note: str = ""
 
-    def with_test(self, whole: Data) -> Data:
+    def with_test(self, whole: Data, out: Path) -> Data:
         """The data with its test set, for after the choice. Where groups were inferred, the early network divides the
-        test set as well."""
+        test set as well, once."""
         if self.inferred is None:
             return self.source.whole()[0]
-        test = encoded(whole, self.inferred.network).test
-        groups = {**(self.source.groups or {}), "test": self.inferred.assign(test)}
+        file = out / FOLDER / TEST_FILE
+        found = {} if file.exists() else {"test": self.inferred.assign(encoded(whole, self.inferred.network).test)}
+        groups = {**(self.source.groups or {}), **_kept(file, found)}
         return evolve(self.source, groups=groups).whole()[0]
 
 
 def grouped_for(
-    goal: Goal, source: TrialSource, whole: Data, audited: Callable[[], Run], infer: Callable[[], Inferred], out: Path
-) -> Grouped:
-    """Decide on the groups.
+    goal: Goal, source: TrialSource, whole: Data, audited: Callable[[], Run], infer: Callable[[], Inferred], out: Path,
+    room: float,
+) -> Grouped:  # fmt: skip
+    """Decide on the groups. Where there is none to be found, or no room for it, they are the classes.
 
     Args:
         whole: the data with its test set, of which only labels and columns are used.
         audited: trains plain training once.
         infer: trains an early network and infers groups.
+        room: what may be spent on it, in runs of ERM.
     """
     if goal == "worst-class":
-        groups = {name: split.labels for name, split in whole.splits.items()}
-        names = DataSummary.of(whole).class_names
-        return Grouped(evolve(source, groups=groups, group_names=names, no_groups=False), "classes")
+        return _by_class(source, whole)
     if whole.train.groups is not None or goal == "average":
         return Grouped(source, "none" if whole.train.groups is None else "given")
-    sliced = None if source.no_groups else _sliced(source, whole, audited, out)
+    sliced = None if source.no_groups or room < SLICES_COST else _sliced(source, whole, audited)
     if sliced is not None and sliced.grouping == "slice":
         return sliced
-    spent = 0.0 if sliced is None else sliced.cost
+    spent, room = (0.0, room) if sliced is None else (sliced.cost, room - SLICES_COST)
+    if room < INFER_COST:
+        return _by_class(
+            source, whole, spent, "The budget has no room to infer groups, so the goal is the worst class."
+        )
     try:
         inferred = infer()
     except EvenlyError as error:
-        return Grouped(source, "none", spent, note=f"Groups could not be inferred: {error}.")
+        reason = f"Groups could not be inferred ({error}), so the goal is the worst class."
+        return _by_class(source, whole, spent, reason)
     groups = {name: split.groups for name, split in inferred.data.splits.items() if split.groups is not None}
     names = tuple(map(str, inferred.data.group_names or ()))
     found = evolve(source, groups=_kept(out / FOLDER / FILE, groups), group_names=names, no_groups=False)
     return Grouped(found, "inferred", spent + inferred.cost, inferred)
 
 
-def _sliced(source: TrialSource, whole: Data, audited: Callable[[], Run], out: Path) -> Grouped | None:
+def _by_class(source: TrialSource, whole: Data, cost: float = 0.0, note: str = "") -> Grouped:
+    groups = {name: split.labels for name, split in whole.splits.items()}
+    names = DataSummary.of(whole).class_names
+    return Grouped(evolve(source, groups=groups, group_names=names, no_groups=False), "classes", cost, note=note)
+
+
+def _sliced(source: TrialSource, whole: Data, audited: Callable[[], Run]) -> Grouped | None:
     """Groups from the slice with the strongest evidence, of one column or of two, or of a class and a column; with no
     groups where no slice is clearly worse than the rest, and None where there are no columns.
 
@@ -110,7 +125,10 @@ def _sliced(source: TrialSource, whole: Data, audited: Callable[[], Run], out: P
         for part in _parts(each):
             if not _fails(right, members_of(part, columns)):
                 continue
-            members = {name: members_of(part, columns_of(split, whole)) for name, split in whole.splits.items()}
+            by_split = {name: columns_of(split, whole) for name, split in whole.splits.items()}
+            if any({*part.columns} - {column.name for column in each} for each in by_split.values()):
+                continue  # a column that is the label in one split is no column there
+            members = {name: members_of(part, each) for name, each in by_split.items()}
             groups = {
                 name: 2 * split.labels + torch.from_numpy(members[name]).long() for name, split in whole.splits.items()
             }

@@ -67,6 +67,7 @@ from evenly.runs.improvement import (
     RUNS,
     Choice,
     DataProfile,
+    GiveAway,
     Goal,
     Improvement,
     Tested,
@@ -197,11 +198,13 @@ class Job:
 
     def run(self) -> Improvement:
         """All of it, in order."""
-        grouped = grouped_for(self.asked.goal, self.source, self.whole, self._audited_run, self._infer, self.out)
+        budget, looked = self.asked.budget * len(self.seeds), self._look()
+        room = budget - len(self.seeds)
+        grouped = grouped_for(self.asked.goal, self.source, self.whole, self._audited_run, self._infer, self.out, room)
         data = grouped.source.data(self.seeds[0])
-        goal = "worst-class" if self.asked.goal == "worst-group" and data.train.groups is None else self.asked.goal
+        goal: Goal = "worst-class" if grouped.grouping == "classes" else self.asked.goal
         rule = self._rule(goal, data)
-        plan, budget = self._plan(data, rule), self.asked.budget * len(self.seeds)
+        plan = self._plan(data, rule)
         unit = float(plan.reference_epochs * len(data.train))
         first = candidates_for(goal, grouped.grouping)[0]
         seeds = affordable_seeds(self.seeds, budget - grouped.cost / unit, first)
@@ -219,17 +222,29 @@ class Job:
         tested, whole = self._tested(choice, question, grouped)
         handed = self._handed_back(choice, question, whole)
         improvement = Improvement(
-            profile=profile_of(self.whole, whole, grouped, self.drawn), goal=goal, metric=question.metric, rule=rule,
-            model=trials.runs[self.baseline][seeds[0]].results.model, seeds=tuple(seeds), seed=self.source.seed,
-            budget=self.asked.budget, spent=trials.spent, unit=unit, groups_cost=grouped.cost, estimate=estimate,
+            profile=profile_of(self.whole, whole, grouped, self.drawn, *looked), goal=goal, metric=question.metric,
+            rule=rule, model=trials.runs[self.baseline][seeds[0]].results.model, seeds=tuple(seeds),
+            seed=self.source.seed, budget=self.asked.budget, spent=trials.spent, unit=unit, groups_cost=grouped.cost,
+            estimate=estimate,
             seconds=time.perf_counter() - self.started, tried=tuple(tried), not_tried=tuple(not_tried), choice=choice,
-            verdict=self._verdict(choice, question, tested), tested=tested, **handed,
+            verdict=self._verdict(choice, question, tried, tested), tested=tested, **handed,
             notes=tuple(filter(None, (grouped.note,))), loads=_loads(self.out),
         )  # fmt: skip
         improvement.save(self.out / FILE)
         write_report(self.out, runs=False)
         shutil.rmtree(self.out / GROUPS / "checkpoint", ignore_errors=True)
         return evolve(improvement, out=self.out)
+
+    def _look(self) -> tuple[Mapping[str, int], tuple[GiveAway, ...]]:
+        """What the data alone shows, before anything is spent: inputs that stand in two splits, and columns that give
+        the label away."""
+        duplicates, columns = in_training(self.whole), give_aways(self.whole)
+        for name, count in duplicates.items():
+            if count:
+                log.info("%d of %d %s inputs are in training as well", count, len(self.whole.splits[name]), name)
+        if columns:
+            log.info("the column %s alone gives the label away", columns[0].column)
+        return duplicates, columns
 
     @property
     def device(self) -> torch.device:
@@ -303,18 +318,16 @@ class Job:
         stored = read_json(self.out / CHOICE, "remove the folder and run the same `evenly improve` again")
         if stored is not None:
             return Choice.from_dict(stored)
-        others, data = [each.on_validation for each in tried[1:]], question.data
+        others = [each.on_validation for each in tried[1:]]
         best = choosing.best_of(others, question.metric, question.grouping, len(question.seeds))
         arm = self.baseline if best is None else best.arm
         control = None if best is None else trials.control(arm, question.seeds)
         arms = {"baseline": trials.runs[self.baseline], "chosen": trials.runs[arm]}
         arms |= {} if control is None else {"control": control[1]}
-        counts = torch.bincount(data.validation.labels, minlength=data.classes).tolist()
-        few = choosing.smallest(tried[0].on_validation, question.metric, data.measured_names, counts)
+        few = self._smallest(question, tried)
         choice = Choice(
             arm,
             self.baseline,
-            choosing.verdict_of(best is not None, None, few.examples, len(others)),
             choosing.reason_of(best, question.metric, few, len(others), len(question.seeds)),
             trials.runs[arm][choosing.seed_to_hand_back(trials.runs[arm], question.metric)].plan.folder_name,
             {part: {str(seed): run.plan.folder_name for seed, run in runs.items()} for part, runs in arms.items()},
@@ -326,7 +339,7 @@ class Job:
 
     def _tested(self, choice: Choice, question: Question, grouped: Grouped) -> tuple[tuple[Tested, ...], Data]:
         """ERM, the chosen arm and its control on the test set, and the data with that set."""
-        whole = grouped.with_test(self.whole)
+        whole = grouped.with_test(self.whole, self.out)
         folders = [name for runs in choice.runs.values() for name in runs.values()]
         runs = tested_runs(self.out, folders, whole, self.device, self._given)
         parts = {part: {int(s): runs[name] for s, name in each.items()} for part, each in choice.runs.items()}
@@ -342,15 +355,21 @@ class Job:
             tested.append(Tested(choice.control, summary))
         return tuple(tested), whole
 
-    def _verdict(self, choice: Choice, question: Question, tested: Sequence[Tested]) -> Verdict:
+    def _smallest(self, question: Question, tried: Sequence[Tried]) -> choosing.Smallest:
+        data = question.data
+        counts = torch.bincount(data.validation.labels, minlength=data.classes).tolist()
+        return choosing.smallest(tried[0].on_validation, question.metric, data.measured_names, counts)
+
+    def _verdict(self, choice: Choice, question: Question, tried: Sequence[Tried], tested: Sequence[Tested]) -> Verdict:
         if choice.arm == self.baseline:
-            return choice.verdict
-        return choosing.verdict_of(True, tested[1].summary.difference(question.metric), 0, 1)
+            return choosing.verdict_without(len(tried) - 1, self._smallest(question, tried).examples)
+        return choosing.verdict_on_test(tested[1].summary.difference(question.metric))
 
     def _handed_back(self, choice: Choice, question: Question, whole: Data) -> dict[str, Any]:
         """Make `best/`; the validation examples that it and ERM disagree about."""
         spec = self.source.spec_of_whole(self.whole, self.drawn)
-        best = hand_back(self.out, choice.best, whole, spec, self.whole.fingerprint())
+        named = self.whole if self.drawn else evolve(self.source, no_groups=False).whole()[0]
+        best = hand_back(self.out, choice.best, whole, spec, named.fingerprint())
         first = choice.runs["baseline"][str(question.seeds[0])]
         before, after = (load_run(self.out / RUNS / name, self._given) for name in (first, choice.best))
         gained, lost, gained_count, lost_count = changed_examples(before, after, question.data, self.out)
@@ -358,7 +377,10 @@ class Job:
         return {**changed, "best": read_results(best).splits["test"]}
 
 
-def profile_of(original: Data, whole: Data, grouped: Grouped, drawn: tuple[str, ...]) -> DataProfile:
+def profile_of(
+    original: Data, whole: Data, grouped: Grouped, drawn: tuple[str, ...], duplicates: Mapping[str, int],
+    columns: tuple[GiveAway, ...],
+) -> DataProfile:  # fmt: skip
     """What the data is.
 
     Args:
@@ -379,8 +401,8 @@ def profile_of(original: Data, whole: Data, grouped: Grouped, drawn: tuple[str, 
         group_names=names,
         group_counts={name: counts(each, len(names)) for name, each in groups.items() if each is not None},
         drawn=drawn,
-        duplicates=in_training(original),
-        give_aways=give_aways(original),
+        duplicates=duplicates,
+        give_aways=columns,
         slice=grouped.slice,
     )
 

@@ -11,16 +11,15 @@ from evenly.data import Data
 from evenly.engine.accuracy import Measured
 from evenly.experiment import choosing
 from evenly.experiment.candidates import ON_TOP, Candidate, candidates_for
-from evenly.experiment.trials import MARGIN, Trials
+from evenly.experiment.trials import Trials
 from evenly.optim.registry import PLAIN, passes
 from evenly.runs.arms import Arm
+from evenly.runs.differences import FEWEST
 from evenly.runs.improvement import Goal, Grouping, NotTried, Tried
 from evenly.runs.summary import Summary
 from evenly.settings import Settings
 
 FINALISTS = 2
-FEWEST_SEEDS = 3
-"""Seeds below which there is no interval over repetitions."""
 
 
 @frozen(eq=False)
@@ -71,7 +70,7 @@ def affordable_seeds(seeds: Sequence[int], total: float, first: Candidate) -> Se
         total: what may be spent, in runs of ERM.
     """
     count = len(seeds)
-    while count > FEWEST_SEEDS and count * (1 + first.cost) > total:
+    while count > FEWEST and count * (1 + first.most) > total:
         count -= 1
     return seeds[:count]
 
@@ -86,8 +85,9 @@ def try_candidates(question: Question, trials: Trials) -> tuple[list[Tried], lis
         _add_control(question, trials, arm, options)
     not_tried = [NotTried(arm, question.no_room) for arm in candidates if arm not in screened]
     if (on_top := _sam_on_top(question, trials, finals)) is not None and on_top not in trials.runs:
-        cost = passes(on_top.optimizer) * (trials.cost(Arm(on_top.method, question.baseline.optimizer)) or 1.0)
-        if cost * MARGIN * len(question.seeds) <= trials.left:
+        without = Arm(on_top.method, question.baseline.optimizer)
+        cost = candidates[without].cost if candidates[without].varies else trials.cost(without) or 1.0
+        if passes(on_top.optimizer) * cost * len(question.seeds) <= trials.left:
             trials.run([on_top], question.seeds, options, label=f"{on_top.pair} on all seeds")
             _add_control(question, trials, on_top, options)
             candidates[on_top] = evolve(ON_TOP, method=on_top.method)
@@ -96,7 +96,13 @@ def try_candidates(question: Question, trials: Trials) -> tuple[list[Tried], lis
     not_tried += [NotTried(arm, reason) for arm, reason in trials.reasons.items() if arm not in trials.runs]
     baseline = Tried(question.baseline, "the baseline", True, on_validation(question, trials, question.baseline))
     ran = [arm for arm in candidates if arm in trials.runs]
-    return [baseline, *(_tried(question, trials, arm, candidates[arm].reason) for arm in ran)], not_tried
+    tried = [_tried(question, trials, arm, candidates[arm].reason) for arm in ran]
+    corrected = choosing.corrected([each.on_validation for each in tried if each.final], question.metric)
+    of_arm = {each.arm: each for each in corrected}
+    return [
+        baseline,
+        *(evolve(each, on_validation=of_arm.get(each.arm, each.on_validation)) for each in tried),
+    ], not_tried
 
 
 def on_validation(question: Question, trials: Trials, arm: Arm) -> Summary:
@@ -107,12 +113,11 @@ def on_validation(question: Question, trials: Trials, arm: Arm) -> Summary:
 def _affordable(question: Question, left: float) -> list[Arm]:
     """The candidates to screen: from the front of the list as many as leave room for the best two on all seeds; the
     first wherever there is room for it on all seeds."""
-    reserve, chosen = FINALISTS * (len(question.seeds) - 1), list[Arm]()
+    chosen, spent, others = list[Arm](), 0.0, len(question.seeds) - 1
     for arm, candidate in question.candidates.items():
-        reserved = reserve if chosen else (len(question.seeds) - 1) * candidate.cost
-        if left - candidate.cost < reserved:
+        spent += candidate.most
+        if spent + others * (FINALISTS if chosen else candidate.most) > left:
             break
-        left -= candidate.cost
         chosen.append(arm)
     return chosen
 
@@ -130,14 +135,16 @@ def _finalists(question: Question, trials: Trials, screened: Sequence[Arm]) -> l
 
 
 def _to_all_seeds(question: Question, trials: Trials, arm: Arm, options: Mapping[str, Mapping[str, Any]]) -> bool:
-    if trials.cost_on(arm, question.seeds) > trials.left:
+    candidate = question.candidates[arm]
+    if trials.cost_on(arm, question.seeds, candidate.most if candidate.varies else None) > trials.left:
         return False
     trials.run([arm], question.seeds, options, label=f"{arm.pair} on all seeds")
     return len(trials.runs[arm]) == len(question.seeds)
 
 
 def _add_control(question: Question, trials: Trials, arm: Arm, options: Mapping[str, Mapping[str, Any]]) -> None:
-    if arm in trials.runs and trials.control_cost_on(arm, question.seeds) <= trials.left:
+    ran = len(trials.runs.get(arm, {})) == len(question.seeds)
+    if ran and trials.control_cost_on(arm, question.seeds) <= trials.left:
         trials.run([arm], question.seeds, options, label=f"control of {arm.pair}", controls=True)
 
 

@@ -18,8 +18,8 @@ from evenly.runs.arms import Arm
 from evenly.runs.run import Run
 
 Walk = Callable[[Sequence[RunNode], RunWork, str], Walked[Run]]
-MARGIN = 1.1
-"""How much more than on the first seeds a method may cost on the next."""
+EXACT = 1.001
+"""How much more than its arm a control may cost: it ends with the step that reaches the arm's cost."""
 
 
 class Trials:
@@ -59,16 +59,23 @@ class Trials:
         costs = [run.results.cost_multiple for run in self.runs.get(arm, {}).values()]
         return max(costs) if costs else None
 
-    def cost_on(self, arm: Arm, seeds: Sequence[int]) -> float:
-        """What an arm that has run is expected to cost on these seeds, those that it has run on left out."""
+    def cost_on(self, arm: Arm, seeds: Sequence[int], most: float | None) -> float:
+        """What an arm that has run costs at most on these seeds, those that it has run on left out.
+
+        Args:
+            most: what one run may cost where that depends on the seed.
+        """
         missing = [seed for seed in seeds if seed not in self.runs[arm]]
-        return len(missing) * (self.cost(arm) or 0.0) * MARGIN
+        return len(missing) * ((self.cost(arm) or 0.0) if most is None else most)
 
     def control_cost_on(self, arm: Arm, seeds: Sequence[int]) -> float:
-        """What its control is expected to cost. Plain training of the arm's cost may be ERM itself, which is there."""
-        cost, control = self.cost(arm) or 0.0, control_of(arm.method, arm.optimizer)
-        served = control is not None and Arm(*control) in self.runs and math.isclose(cost, 1.0)
-        return 0.0 if control is None or served else len(seeds) * cost * MARGIN
+        """What its control costs: what the arm did. Plain training of the cost of ERM is ERM, which is there."""
+        control = control_of(arm.method, arm.optimizer)
+        if control is None:
+            return 0.0
+        costs = [self.runs[arm][seed].results.cost_multiple for seed in seeds]
+        there = Arm(*control) in self.runs
+        return sum(0.0 if there and math.isclose(cost, 1.0) else EXACT * cost for cost in costs)
 
     def run(
         self,

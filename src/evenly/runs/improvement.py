@@ -11,7 +11,7 @@ best/                   the model that is handed back, a run folder
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -124,7 +124,6 @@ class Choice(Value):
 
     arm: Arm
     baseline: Arm
-    verdict: Verdict
     reason: str
     best: str
     runs: Mapping[str, Mapping[str, str]]
@@ -169,7 +168,7 @@ class Improvement(Value):
         metric: of the goal: "worst_group", "accuracy" or "worst_class".
         rule: which epoch's weights every run uses.
         budget: in runs of ERM for each seed, as asked; `spent` and `unit`, one run of ERM, in example-gradients.
-        groups_cost: of `spent`, what it took to infer groups.
+        groups_cost: of `spent`, what it took to find groups.
         estimate: seconds that the rest was expected to take, after ERM had run.
         seconds: that the last call took; one that goes on with what is there takes fewer.
         tested: ERM, the chosen arm, its control; ERM alone where that is chosen.
@@ -268,8 +267,3 @@ def read_improvement(folder: Path) -> Improvement:
     except (EvenlyError, TypeError, AttributeError) as error:
         raise EvenlyError(f"{folder / FILE} is damaged ({error}); {AGAIN}") from None
     return found
-
-
-def summary_of(summaries: Sequence[Summary], arm: Arm) -> Summary | None:
-    """The summary of an arm."""
-    return next((each for each in summaries if each.arm == arm), None)
