@@ -168,4 +168,12 @@ def test_the_smallest_part_has_examples():
 def test_the_seed_that_is_handed_back_is_best_on_validation():
     arm = METHODS[0]
     right = [share_right(0.9, 0.4, 0.6, 0.9), share_right(0.9, 0.6, 0.6, 0.9), share_right(0.9, 0.6, 0.6, 0.9)]
-    assert choosing.seed_to_hand_back(fixed(arm, right, seeds=(5, 6, 7)), "worst_group") == 6
+    runs = fixed(arm, right, seeds=(5, 6, 7))
+    assert choosing.seed_to_hand_back(runs, "worst_group", choosing.Smallest(100, "")) == 6
+
+
+def test_where_the_metric_has_few_examples_accuracy_decides_the_seed():
+    arm = METHODS[0]
+    runs = fixed(arm, [share_right(0.5, 0.6, 0.6, 0.5), share_right(0.9, 0.4, 0.6, 0.9)], seeds=(5, 6))
+    assert choosing.seed_to_hand_back(runs, "worst_group", choosing.Smallest(100, "")) == 5
+    assert choosing.seed_to_hand_back(runs, "worst_group", choosing.Smallest(20, "")) == 6

@@ -254,6 +254,14 @@ def test_a_finished_job_is_read_back_and_another_question_is_refused(job, data):
         evenly.improve(data, out=job.out, **{**QUICK, "budget": 9})
 
 
+def test_a_model_that_is_gone_is_handed_back_again(job, data, tmp_path):
+    out = tmp_path / "copy"
+    shutil.copytree(job.out, out)
+    shutil.rmtree(out / "best")
+    evenly.improve(data, out=out, **QUICK)
+    assert evenly.load(out / "best").results.to_dict() == evenly.load(job.out / "best").results.to_dict()
+
+
 def test_a_choice_that_is_written_is_not_made_again(job, data, tmp_path):
     out = tmp_path / "copy"
     shutil.copytree(job.out, out)

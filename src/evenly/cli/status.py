@@ -68,7 +68,7 @@ def _totals(found: Status) -> str:
         return ", ".join(filter(None, (run.state, role, _how_far(run))))
     total = sum(found.counts.values())
     counts = ", ".join(f"{count} {state}" for state, count in found.counts.items())
-    return f"{total} run{'s' * (total != 1)}: {counts}{'; `evenly compare` is running' if found.running else ''}"
+    return f"{total} run{'s' * (total != 1)}: {counts}{f'; `{_verb(found)}` is running' if found.running else ''}"
 
 
 def _runs(found: Status) -> list[Cells]:
@@ -116,5 +116,9 @@ def _next(found: Status) -> str:
         return f"Next: {found.resume or 'the same call of evenly.train goes on where it stopped'}"
     if failed:
         which = "the failed run" if failed == 1 else f"the {failed} failed runs"
-        return f"Next: the same `evenly compare ...` with --retry runs {which} again"
-    return "Next: the same `evenly compare ...` goes on where it stopped"
+        return f"Next: the same `{_verb(found)} ...` with --retry runs {which} again"
+    return f"Next: the same `{_verb(found)} ...` goes on where it stopped"
+
+
+def _verb(found: Status) -> str:
+    return "evenly improve" if found.kind == "improvement" else "evenly compare"

@@ -32,6 +32,14 @@ NAMES = {"accuracy": "accuracy", "worst_group": "worst-group accuracy", "worst_c
 LOWERED = ("lowered", "lowered-for-these")
 
 
+@frozen
+class Smallest:
+    """How many validation examples the goal is measured by at least: those of the smallest group or class, or all."""
+
+    examples: int
+    what: str
+
+
 def compared(arm: Arm, runs: Runs, other: Arm, others: Runs) -> Summary:
     """An arm over its seeds, with its differences from another on the seeds that both have."""
     rows = [Row(arm, seed, run.results, control=other if seed in others else None) for seed, run in runs.items()]
@@ -98,12 +106,14 @@ def best_of(summaries: Sequence[Summary], metric: str, grouping: Grouping, seeds
     return max(clear, key=lambda each: each.mean(metric) or 0.0) if clear else None
 
 
-def seed_to_hand_back(runs: Runs, metric: str) -> int:
-    """The seed whose run is best on validation; of equal ones the first."""
+def seed_to_hand_back(runs: Runs, metric: str, few: Smallest) -> int:
+    """The seed whose run is best on validation, by accuracy where the metric has too few examples; ties go to the lower
+    loss, then to the first."""
 
-    def value(seed: int) -> tuple[float, float]:
+    def value(seed: int) -> tuple[float, float, float]:
         measured = runs[seed].results.splits["validation"]
-        return measured.metric(metric) or 0.0, measured.accuracy
+        first = measured.accuracy if few.examples < SMALL else measured.metric(metric) or 0.0
+        return first, measured.accuracy, -(measured.loss or 0.0)
 
     return max(sorted(runs), key=value)
 
@@ -122,14 +132,6 @@ def verdict_on_test(difference: Difference | None) -> Verdict:
     """What came of it where a method was chosen, by its difference from ERM on the test set."""
     confirmed: dict[str | None, Verdict] = {"raised": "raised", "raised-for-these": "raised-for-these"}
     return confirmed.get(None if difference is None else difference.outcome, "not-confirmed")
-
-
-@frozen
-class Smallest:
-    """How many validation examples the goal is measured by at least: those of the smallest group or class, or all."""
-
-    examples: int
-    what: str
 
 
 def smallest(summary: Summary, metric: str, names: Sequence[str], class_counts: Sequence[int]) -> Smallest:

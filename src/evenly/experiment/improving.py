@@ -69,6 +69,7 @@ from evenly.runs.improvement import (
     DataProfile,
     GiveAway,
     Goal,
+    Grouping,
     Improvement,
     Tested,
     Tried,
@@ -111,9 +112,7 @@ def improve(
             alike, and of `evenly.settings.Execution`. ``groups="infer"`` leaves the data's own groups out.
     """
     if misplaced:
-        from evenly.experiment.training import new_order
-
-        raise EvenlyError(new_order("improve", data, misplaced))
+        raise EvenlyError("improve takes the data and the rest by name; write evenly.improve(data, model=model, ...)")
     started = time.perf_counter()
     paper = recipe_of(data, recipe)
     model, data_options = paper.model if model is None else model, paper.for_data(data_options)
@@ -141,7 +140,7 @@ def improve(
     }
     folder = as_path(_folder(out, config), "out")
     _check_folder(folder, config)
-    if (folder / FILE).exists() and (folder / PAGE).exists():
+    if all((folder / name).exists() for name in (FILE, PAGE, f"{BEST}/report.html")):
         log.info("read from %s, where this is finished", folder)
         return evolve(read_improvement(folder), out=folder)
     with made_folder(folder, config), Kept() as kept:
@@ -203,7 +202,7 @@ class Job:
         grouped = grouped_for(self.asked.goal, self.source, self.whole, self._audited_run, self._infer, self.out, room)
         data = grouped.source.data(self.seeds[0])
         goal: Goal = "worst-class" if grouped.grouping == "classes" else self.asked.goal
-        rule = self._rule(goal, data)
+        rule = self._rule(goal, data, grouped.grouping)
         plan = self._plan(data, rule)
         unit = float(plan.reference_epochs * len(data.train))
         first = candidates_for(goal, grouped.grouping)[0]
@@ -266,11 +265,15 @@ class Job:
         )
         return Trials(asked, data, RunWork(source, self.execution, self.out), self.walk, budget, spent)
 
-    def _rule(self, goal: Goal, data: Data) -> str:
+    def _rule(self, goal: Goal, data: Data, grouping: Grouping) -> str:
         """The rule that selects an epoch: the user's, the recipe's where it goes by the goal, else the goal's own as
-        far as the data allows it."""
+        far as the data allows it. Inferred groups of a few validation examples select by chance: accuracy does then."""
         if "select" in self.values:
             return str(self.values["select"])
+        if grouping == "inferred":
+            counts = torch.bincount(data.validation.groups)
+            if int(counts[counts > 0].min()) < choosing.SMALL:
+                return "average"
         own = str(data.recipe.get("select", "last"))
         for rule in (*([own] if RULES.get(own) == METRICS[goal] else []), goal, "worst-class", "average"):
             with contextlib.suppress(EvenlyError):
@@ -281,7 +284,7 @@ class Job:
     def _audited_run(self) -> Run:
         """Plain training on the first seed, selected by accuracy, to find where it fails."""
         data = self.source.data(self.seeds[0])
-        trials = self._trials(self.source, data, self._rule("average", data), math.inf, 0.0)
+        trials = self._trials(self.source, data, self._rule("average", data, "none"), math.inf, 0.0)
         trials.run([self.baseline], self.seeds[:1], {}, label="plain training, to find where it fails")
         if self.baseline not in trials.runs:
             raise EvenlyError(trials.reasons.get(self.baseline, "plain training could not be finished; run it again"))
@@ -298,8 +301,8 @@ class Job:
         at_once = self.execution.jobs if self.device.type == "cpu" else self.execution.together
         rest = max(0.0, trials.left) * seconds / at_once
         log.info(
-            "plain training took %s a run; of %g runs for each of %d seeds, %.1f are left, at most %s",
-            duration(seconds), self.asked.budget, len(self.seeds), max(0.0, trials.left), duration(rest),
+            "plain training took %s a run; the budget leaves %.1f such runs, which take at most %s",
+            duration(seconds), max(0.0, trials.left), duration(rest),
         )  # fmt: skip
         return rest
 
@@ -329,7 +332,7 @@ class Job:
             arm,
             self.baseline,
             choosing.reason_of(best, question.metric, few, len(others), len(question.seeds)),
-            trials.runs[arm][choosing.seed_to_hand_back(trials.runs[arm], question.metric)].plan.folder_name,
+            trials.runs[arm][choosing.seed_to_hand_back(trials.runs[arm], question.metric, few)].plan.folder_name,
             {part: {str(seed): run.plan.folder_name for seed, run in runs.items()} for part, runs in arms.items()},
             None if control is None else control[0],
             None if best is None else best.difference(question.metric),

@@ -76,7 +76,8 @@ def tried_lines(improvement: Improvement) -> Table:
 def before_and_after(improvement: Improvement) -> Table:
     """A row per metric on the test set: plain training and, where another method is chosen, that and the difference."""
     before, after, better = improvement.baseline.summary, improvement.chosen.summary, improvement.is_better
-    table = _table("On the test set")
+    seeds = len(improvement.seeds)
+    table = _table(f"On the test set{f', means over {seeds} seeds' if seeds > 1 else ''}")
     table.add_column("", no_wrap=True)
     for name in (
         ("before\n%", "after\n%", "difference\npoints", "95% intervals\n") if better else ("plain training\n%",)

@@ -19,6 +19,8 @@ from evenly.runs.differences import signed
 
 APART = 13.0
 """Points (of a printer) between methods that cost the same, and between lines of labels."""
+SIDEWAYS, SAME_COST = 7.0, 0.02
+"""Points between methods whose costs differ by less than so many runs of ERM; all others stand at their cost."""
 LETTERS = 10.0
 """The size of a label's letters, in points."""
 FARTHEST = 8
@@ -107,7 +109,7 @@ def _side_by_side(axes: Axes, points: Sequence[Gain]) -> list[tuple[float, float
     order = sorted(pixels, key=lambda k: (pixels[k][0], k))
     crowds: list[list[int]] = []
     for k in order:
-        if crowds and pixels[k][0] - pixels[crowds[-1][0]][0] < APART:
+        if crowds and points[k].cost - points[crowds[-1][0]].cost < SAME_COST:
             crowds[-1].append(k)
         else:
             crowds.append([k])
@@ -115,7 +117,7 @@ def _side_by_side(axes: Axes, points: Sequence[Gain]) -> list[tuple[float, float
     for crowd in crowds:
         centre = sum(pixels[k][0] for k in crowd) / len(crowd)
         for rank, k in enumerate(crowd):
-            x = centre + APART * (rank - (len(crowd) - 1) / 2) if len(crowd) > 1 else pixels[k][0]
+            x = centre + SIDEWAYS * (rank - (len(crowd) - 1) / 2) if len(crowd) > 1 else pixels[k][0]
             places[k] = tuple(axes.transData.inverted().transform((x, pixels[k][1])))
     return [places[k] for k in range(len(points))]
 

@@ -38,7 +38,22 @@ LOSSES: dict[Outcome, str] = {
 
 def short(improvement: Improvement) -> list[str]:
     """What was asked, what came of it with the numbers on the test set, and what it cost elsewhere."""
-    return [_asked(improvement), *_verdict(improvement), *price(improvement)]
+    return [_asked(improvement), *_verdict(improvement), *price(improvement), *leaks(improvement)]
+
+
+def leaks(improvement: Improvement) -> list[str]:
+    """Why numbers may be too good: inputs that are in training as well, and columns that give the label away."""
+    profile, found = improvement.profile, []
+    for split, n in profile.duplicates.items():
+        if n:
+            share = f"{n:,} of {profile.summary.sizes.get(split, 0):,} {SHOWN[split]} inputs"
+            found.append(f"{share} are in training as well: accuracy on {SHOWN[split]} is optimistic.")
+    for each in profile.give_aways:
+        found.append(
+            f"The column {each.column!r} alone gives the label of {percent(each.accuracy)} of the validation examples "
+            f"({percent(each.chance)} by guessing). Check that it is known before the label is."
+        )
+    return found
 
 
 def metric_name(improvement: Improvement, metric: str | None = None) -> str:
@@ -154,8 +169,9 @@ def size_reason(improvement: Improvement) -> str:
 
 
 def _half_width(n: int) -> float:
-    """Half the 95% interval of a share of n examples, where it is widest: around 50%."""
-    return min(1.96 * 0.5 / math.sqrt(n), 1.0)
+    """Half Wilson's 95% interval of a share of n examples, where it is widest: around 50%."""
+    low, high = wilson(n // 2, n)
+    return (high - low) / 2
 
 
 def price(improvement: Improvement) -> list[str]:
@@ -306,16 +322,7 @@ def _doubts_of_data(improvement: Improvement) -> list[str]:
     if drawn := [SHOWN[name] for name in profile.drawn]:
         notes.append(
             f"The {' and '.join(drawn)} {'sets were' if len(drawn) > 1 else 'set was'} drawn from the training set. "
-            "Data from elsewhere may differ more."
-        )
-    for split, n in profile.duplicates.items():
-        if n:
-            share = f"{n:,} of {profile.summary.sizes.get(split, 0):,} {SHOWN[split]} inputs"
-            notes.append(f"{share} are in training as well: accuracy on {SHOWN[split]} is optimistic.")
-    for each in profile.give_aways:
-        notes.append(
-            f"The column {each.column!r} alone gives the label of {percent(each.accuracy)} of the validation examples "
-            f"({percent(each.chance)} by guessing). Check that it is known before the label is."
+            "New data may differ more from training than these do."
         )
     return notes
 
