@@ -244,11 +244,11 @@ def test_whether_the_gain_is_the_methods_own(page):
 
 def test_too_few_examples_say_how_few():
     job = improvement("too-few")
-    words = "With 12 validation examples in the smallest group, the 95% interval of an accuracy is about ±28 points."
+    words = "With 12 validation examples in the smallest group, the 95% interval of an accuracy is about ±25 points."
     assert size_reason(job) == words
     small = evolve(job.profile.summary, sizes={"train": 40, "validation": 12, "test": 20})
     job = evolve(job, goal="average", metric="accuracy", profile=evolve(job.profile, summary=small))
-    assert "With 12 validation examples, the 95% interval of an accuracy is about ±28 points." in " ".join(short(job))
+    assert "With 12 validation examples, the 95% interval of an accuracy is about ±25 points." in " ".join(short(job))
 
 
 def test_points_are_filled_on_all_seeds_and_hollow_on_one(page):
@@ -329,7 +329,7 @@ def test_only_what_the_numbers_support_is_uncertain():
     many, one = improvement(), improvement(seeds=1)
     assert "1 seed cannot show how much runs vary. That takes 3 or more." in uncertain(one)
     assert not [words for words in uncertain(many) if "cannot show how much" in words]
-    assert f"With 8 test examples in {LONG!r}, the 95% interval of its accuracy is about ±28 points." in uncertain(many)
+    assert f"With 8 test examples in {LONG!r}, the 95% interval of its accuracy is about ±25 points." in uncertain(many)
     assert not [words for words in uncertain(many) if "landbird on land" in words]
     assert "17 of 659 test inputs are in training as well: accuracy on test is optimistic." in uncertain(many)
     large = evolve(many.profile, duplicates={}, drawn=())
