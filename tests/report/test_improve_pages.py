@@ -329,7 +329,7 @@ def test_only_what_the_numbers_support_is_uncertain():
     many, one = improvement(), improvement(seeds=1)
     assert "1 seed cannot show how much runs vary. That takes 3 or more." in uncertain(one)
     assert not [words for words in uncertain(many) if "cannot show how much" in words]
-    assert f"With 8 test examples in {LONG!r}, the 95% interval of its accuracy is about ±25 points." in uncertain(many)
+    assert f"With 8 test examples in {LONG!r}, the 95% interval of its accuracy is about ±28 points." in uncertain(many)
     assert not [words for words in uncertain(many) if "landbird on land" in words]
     assert "17 of 659 test inputs are in training as well: accuracy on test is optimistic." in uncertain(many)
     large = evolve(many.profile, duplicates={}, drawn=())
