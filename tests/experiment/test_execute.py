@@ -43,7 +43,7 @@ def test_what_a_finished_run_leaves(data, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} - {"examples"} == FILES | {"selection.npz", "record.npz"}
     config, results = (read_json(tmp_path / f"{name}.json") for name in ("config", "results"))
     plan = config["plan"]
-    own = {"name": "toy", "options": {}, "place": None, "fingerprint": data.fingerprint(), "kind": "own"}
+    own = {"name": "toy", "options": {}, "place": None, "fingerprint": data.fingerprint(), "kind": "own", "seed": None}
     assert plan["data"] == own
     options = {"separating_epoch": 1, "factor": 2, "on": "probabilities"}  # defaults too
     assert plan["method"] == {"name": "useful", "options": options}
