@@ -14,6 +14,7 @@ _HOMES = {
     "Upsample": "evenly.data",
     "ProgressiveExpansion": "evenly.data",
     "GroupBalanced": "evenly.data",
+    "Sharded": "evenly.data",
     "SAM": "evenly.optim",
     "ASAM": "evenly.optim",
     "LSAM": "evenly.optim",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from evenly.data import Data as Data
     from evenly.data import GroupBalanced as GroupBalanced
     from evenly.data import ProgressiveExpansion as ProgressiveExpansion
+    from evenly.data import Sharded as Sharded
     from evenly.data import Split as Split
     from evenly.data import Texts as Texts
     from evenly.data import Upsample as Upsample

@@ -305,6 +305,16 @@ class Execution:
         one_of("auto", "always", "never"),
         help="read batches ahead instead of holding all inputs on the device; auto: where they do not fit",
     )
+    accumulate: int = setting(
+        1,
+        at_least(1),
+        help="passes in which a process computes its part of a batch: more take less memory, equal up to rounding but "
+        "for batch normalisation, which sees one pass at a time",
+    )
+    sync_batchnorm: bool = setting(
+        True,
+        help="under torchrun let each process normalise by its own part of a batch; torch knows no other way on CPUs",
+    )
     jobs: int = setting(1, at_least(1), help="processes that share the runs; results do not depend on it")
     together: int = setting(3, at_least(1), help="runs trained side by side on one GPU")
     engine: Literal["local", "ray"] = setting("local", help="what shares the runs: local (this machine) or ray")

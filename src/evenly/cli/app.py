@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 import shlex
 import sys
 import textwrap
+import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from typing import Annotated, Any, NoReturn
 
@@ -37,6 +40,10 @@ for verb in (
 log = logging.getLogger("evenly")
 INTERRUPTED = 130  # what typer makes of Ctrl-C
 DEFECT = 70  # of the software, by the convention of sysexits.h
+FIRST = int(os.environ.get("RANK", "0")) == 0
+"""Whether this process is the first, or the only one, that torchrun started."""
+OTHERS_WAIT = 5.0
+"""Seconds after which another process speaks of an error that the first one has not met."""
 
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]  # click's, which newer versions of typer bring along
 
@@ -58,11 +65,12 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± still gets its table
     log.setLevel(logging.INFO)
-    log.addHandler(lines := _Lines())
+    log.addHandler(lines := _Lines() if FIRST else logging.NullHandler())
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _quiet_unless_first():
             warnings.simplefilter("default", EvenlyWarning)
             warnings.showwarning = _in_one_line(warnings.showwarning)
+            _check_verb(sys.argv[1:])
             code = app(standalone_mode=False)
     except SettingError as error:
         _fail(_spelled(error))
@@ -87,6 +95,23 @@ def main() -> None:
         log.removeHandler(lines)
 
 
+@contextmanager
+def _quiet_unless_first() -> Iterator[None]:
+    """Of the processes that torchrun started, the first one prints; its warnings are those of all."""
+    if FIRST:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        yield
+
+
+def _check_verb(arguments: Sequence[str]) -> None:
+    """Refuse to start a verb several times over that does not share its work among them."""
+    verb = next((each for each in arguments if not each.startswith("-")), "")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and verb not in ("train", "compare", ""):
+        raise EvenlyError(f"torchrun starts `evenly {verb}` several times over; it is for train and compare")
+
+
 class _Lines(logging.Handler):
     """What is reported on the way, on stderr as it is now: a bar there moves aside for it."""
 
@@ -106,6 +131,8 @@ def _in_one_line(otherwise: Callable[..., None]) -> Callable[..., None]:
     """How warnings are shown: evenly's own in one line."""
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **kwargs: Any) -> None:
+        if not FIRST:
+            return
         if not issubclass(category, EvenlyWarning):
             otherwise(message, category, *place, **kwargs)
             return
@@ -174,5 +201,8 @@ def _misread(error: Any) -> str:
 
 
 def _fail(message: str) -> NoReturn:
+    if not FIRST:  # the first process says what is wrong for all, and torchrun then ends this one
+        time.sleep(OTHERS_WAIT)
+        message = f"process {os.environ['RANK']}: {message}"
     print(f"evenly: {EvenlyError(message)}", file=sys.stderr)
     sys.exit(2)

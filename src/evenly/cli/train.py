@@ -33,7 +33,7 @@ from evenly.errors import EvenlyError
 from evenly.settings import Execution, Settings
 
 
-@takes(Settings, (Execution, ("device", "workers", "capture", "stream")))
+@takes(Settings, (Execution, ("device", "workers", "capture", "stream", "accumulate", "sync_batchnorm")))
 def train(
     data: Annotated[str | None, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)] = None,
     method: Annotated[
@@ -79,6 +79,7 @@ def train(
       evenly train photos/ --model resnet18 --augment basic --epochs 60
       evenly train my.npz --record forgetting=true --record every=10
       evenly train --config runs/a/config.json --out runs/b
+      torchrun --nproc-per-node 4 -m evenly train photos/ --model resnet50
     """
     from evenly.report.console import show_run
 

@@ -14,6 +14,7 @@ from evenly.data.metadata import metadata_in
 from evenly.data.patches import PatchDistribution
 from evenly.data.rows import FILE_COLUMNS, called, read_header
 from evenly.data.samplers import Everything, GroupBalanced, ProgressiveExpansion, Upsample
+from evenly.data.sharding import Sharded
 from evenly.data.spiral import SpiralDistribution
 from evenly.data.tables import TableOptions, table
 from evenly.data.texts import Texts
@@ -27,6 +28,7 @@ __all__ = [
     "GroupBalanced",
     "PatchDistribution",
     "ProgressiveExpansion",
+    "Sharded",
     "SpiralDistribution",
     "Split",
     "Texts",

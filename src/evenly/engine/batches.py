@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from evenly.data.samplers import EpochSampler
 from evenly.data.texts import Texts
 from evenly.engine.precision import Precision, resolved
 from evenly.engine.streaming import is_streamed, read_ahead
+from evenly.engine.world import ALONE, World
 from evenly.errors import EvenlyError
 
 EVALUATION_BATCH = 1024
@@ -34,7 +35,9 @@ class Batch:
     """What an objective sees: inputs, labels, indices into the training set, groups or None.
 
     `first` is True in the first pass of a step; SAM passes over a batch twice, and an objective that keeps a state
-    updates it only then.
+    updates it only then. Where several processes share a batch, `x` has the rows of this one's part alone. They stand
+    at `rows` (b,) in the whole batch, `padding` of them, at the end, once more than they should: a process without a
+    row of its own still has to take part in the step.
     """
 
     x: Tensor
@@ -42,9 +45,15 @@ class Batch:
     index: Tensor
     group: Tensor | None
     first: bool = True
+    rows: Tensor | None = None
+    padding: int = 0
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def part_of(self, values: Tensor) -> Tensor:
+        """The rows, of what the whole batch has (B, ...), that `x` has (b, ...)."""
+        return values if self.rows is None else values[self.rows]
 
 
 class _Indexed(Dataset[Any]):
@@ -69,6 +78,8 @@ class Batches:
         seed: of the augmentation, which is a function of (seed, epoch, example and which copy of it).
         precision: in which networks compute; see `evenly.engine.precision`.
         stream: whether inputs stay where they are and batches are read ahead; see `evenly.engine.streaming`.
+        world: the processes that share every batch of `epoch`, and the batches of `in_order`.
+        least: rows of a batch that a process computes, at least; where its part has fewer, some are padding.
     """
 
     def __init__(
@@ -81,6 +92,8 @@ class Batches:
         seed: int = 0,
         precision: Precision = "auto",
         stream: str = "auto",
+        world: World = ALONE,
+        least: int = 1,
     ) -> None:
         if isinstance(split.inputs, Texts):
             raise EvenlyError(
@@ -89,6 +102,7 @@ class Batches:
         self.streamed = is_streamed(split.inputs, device, stream)
         self.split = split.to(device, inputs=not self.streamed)
         self.batch_size, self.device, self.workers = batch_size, device, workers
+        self.world, self.least = world, least
         self.augment = augment if augment is not None and augment.steps else None
         # tensors, since a captured step reads them anew and a compiled one would be made again for every number
         self.seed = torch.tensor(seed, device=device)
@@ -151,16 +165,44 @@ class Batches:
         return read_ahead(inputs, index.split([len(place) for place in places]), self.device)
 
     def in_order(self) -> Iterator[Batch]:
-        """Every example once, as stored and as it is."""
+        """Every example once, as stored and as it is; of several processes each has some of the batches."""
+        places, world = self._in_order(), self.world
+        mine = places if len(places) < world.size else places[world.rank :: world.size]
+        return self._own(mine, None)
+
+    def first_ones(self, count: int) -> Batch:
+        """The first examples as stored, for a trial."""
+        return next(self._own([torch.arange(min(count, len(self.split)), device=self.device)], None))
+
+    def collected(self, rows: Tensor) -> Tensor:
+        """What all processes made of the batches of `in_order` (N, ...), of what this one made of its own."""
+        if self.world.size == 1:
+            return rows
+        sizes = [len(place) for place in self._in_order()]
+        if len(sizes) < self.world.size:  # too few to divide: each has all, and the first one's hold
+            return self.world.shared(lambda: rows.cpu()).to(rows.device)
+        return self.world.interleaved(rows, sizes)
+
+    def _in_order(self) -> list[Tensor]:
         everything = torch.arange(len(self.split), device=self.device)
         fit = EVALUATION_NUMBERS // max(1, math.prod(self.split.example_shape))
-        return self._read(_cut(everything, max(self.batch_size or 1, min(fit, EVALUATION_BATCH))), None)
+        return _cut(everything, max(self.batch_size or 1, min(fit, EVALUATION_BATCH)))
 
     def _numbered(self, indices: Tensor) -> Tensor:
         indices = indices.to(self.device)
         return indices if self.augment is None else numbered(indices, len(self.split))
 
     def _read(self, places: list[Tensor], augment: Augment | None) -> Iterator[Batch]:
+        """The batches at these places; of several processes each reads the inputs of its part of every batch."""
+        if self.world.size == 1:
+            yield from self._own(places, augment)
+            return
+        count, parts = len(self.split), [_part(len(place), self.world, self.least) for place in places]
+        mine = [place[rows.to(place.device)] for place, (rows, _) in zip(places, parts, strict=True)]
+        for part, place, (rows, padding) in zip(self._own(mine, augment), places, parts, strict=True):
+            yield replace(self._batch(part.x, place % count), rows=rows.to(self.device), padding=padding)
+
+    def _own(self, places: list[Tensor], augment: Augment | None) -> Iterator[Batch]:
         if isinstance(self.split.inputs, Tensor) and not self.streamed:
             for place in places:
                 yield self.at(place, augment)
@@ -209,6 +251,13 @@ def numbered(indices: Tensor, total: int) -> Tensor:
     ranked = indices[order]
     copy = torch.arange(len(indices), device=indices.device) - torch.searchsorted(ranked, ranked)
     return indices.index_add(0, order, total * copy)
+
+
+def _part(count: int, world: World, least: int) -> tuple[Tensor, int]:
+    """Which rows of a batch of `count` a process computes, and how many of them, at the end, are padding."""
+    rows = torch.arange(count)[world.part(count)]
+    padding = max(0, least - len(rows))
+    return torch.cat([rows, torch.arange(padding) % count]), padding
 
 
 def _cut(indices: Tensor, batch_size: int) -> list[Tensor]:

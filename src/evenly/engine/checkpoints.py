@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from evenly.engine.side_by_side import aside
+from evenly.engine.world import ALONE, World
 from evenly.errors import EvenlyError, EvenlyWarning, first_line
 from evenly.files import atomic, sealed, unsealed, writing
 
@@ -44,10 +45,11 @@ class Checkpoints:
     Args:
         prepare: makes the folder and holds it against other processes; called once, before the first use, so that a
             run that is refused at its start leaves nothing behind.
+        world: the processes that train together: the first one writes and reads, the others are given what it reads.
     """
 
-    def __init__(self, path: Path, prepare: Callable[[], None] = lambda: None) -> None:
-        self.path, self._prepare = Path(path), prepare
+    def __init__(self, path: Path, prepare: Callable[[], None] = lambda: None, world: World = ALONE) -> None:
+        self.path, self._prepare, self.world = Path(path), prepare, world
         self._metrics = self.path / "metrics.jsonl"
         self._prepared, self._due = False, 0.0
 
@@ -58,6 +60,8 @@ class Checkpoints:
 
     def save(self, stage: str, state: Saved) -> None:
         """Write the checkpoint of a stage and keep the one before it."""
+        if not self.world.first:
+            return
         self._ready()
         started = time.monotonic()
         state = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), state)  # what follows leaves the GPU alone
@@ -75,6 +79,9 @@ class Checkpoints:
 
     def load(self, stage: str) -> Saved | None:
         """The last good checkpoint of a stage, or None. A damaged one is named; nothing in a file is executed."""
+        return self.world.shared(lambda: self._load(stage))
+
+    def _load(self, stage: str) -> Saved | None:
         self._ready()  # no other process may write on from what is read here
         damage = ""
         for path in filter(Path.exists, (self._file(stage), self._file(stage, ".previous"))):
@@ -92,6 +99,8 @@ class Checkpoints:
 
     def append(self, row: Row) -> None:
         """Add a line to the metrics."""
+        if not self.world.first:
+            return
         self._ready()
         with writing(self._metrics), self._metrics.open("a") as file:
             file.write(_line(row))
@@ -109,6 +118,9 @@ class Checkpoints:
     def rewind(self, stage: str, epochs: int) -> list[Row]:
         """Drop what follows the first epochs of a stage: lines that ran ahead of its checkpoint, or, where that is an
         earlier one because the last is damaged, later stages too. Return what is left."""
+        return self.world.shared(lambda: self._rewind(stage, epochs))
+
+    def _rewind(self, stage: str, epochs: int) -> list[Row]:
         self._ready()
         rows = self.rows()
         ahead = (i for i, row in enumerate(rows) if row["stage"] == stage and row["epoch"] > epochs)

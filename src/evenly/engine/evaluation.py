@@ -22,6 +22,7 @@ from evenly.data.mapped import MappedRows
 from evenly.engine.batches import Batch, Batches
 from evenly.engine.losses import single
 from evenly.engine.precision import Precision, autocast, whole
+from evenly.engine.world import ALONE, World
 from evenly.errors import EvenlyError, unknown
 from evenly.randomness import derive, isolated
 
@@ -52,33 +53,44 @@ def evaluated(model: nn.Module, batches: Iterable[Batch], function: Callable[[Ba
 
 def outputs_of(model: nn.Module, batches: Batches) -> Tensor:
     """The model's outputs on every example, in the order of storage."""
-    return whole(evaluated(model, batches.in_order(), lambda batch: _called(model, batches)(batch.x)))
+    own = evaluated(model, batches.in_order(), lambda batch: _called(model, batches)(batch.x))
+    return whole(batches.collected(own))
 
 
 def features_of(model: nn.Module, batches: Batches) -> Tensor:
     """The features of every example in the order of storage, (N, D) float32 on the CPU."""
-    return activations(model, batches.in_order(), _called(model, batches)).float()
+    return batches.collected(activations(model, batches.in_order(), _called(model, batches))).float()
 
 
 def outputs_on(
-    model: nn.Module, split: Split, seed: int = 0, precision: Precision = "auto", workers: int = 0
+    model: nn.Module,
+    split: Split,
+    seed: int = 0,
+    precision: Precision = "auto",
+    workers: int = 0,
+    world: World = ALONE,
 ) -> Tensor:
     """The network's outputs on a split, in order, on the CPU; on the device that the network is on."""
     with isolated(derive(seed, "outputs", split.name)):
-        return outputs_of(model, _whole_split(model, split, precision, workers)).cpu()
+        return outputs_of(model, _whole_split(model, split, precision, workers, world)).cpu()
 
 
 def features_on(
-    model: nn.Module, split: Split, seed: int = 0, precision: Precision = "auto", workers: int = 0
+    model: nn.Module,
+    split: Split,
+    seed: int = 0,
+    precision: Precision = "auto",
+    workers: int = 0,
+    world: World = ALONE,
 ) -> Tensor:
     """The network's features on a split (N, D), as `outputs_on`; float32."""
     with isolated(derive(seed, "outputs", split.name)):
-        return features_of(model, _whole_split(model, split, precision, workers))
+        return features_of(model, _whole_split(model, split, precision, workers, world))
 
 
-def _whole_split(model: nn.Module, split: Split, precision: Precision, workers: int) -> Batches:
+def _whole_split(model: nn.Module, split: Split, precision: Precision, workers: int, world: World) -> Batches:
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    return Batches(split, None, device, workers, precision=precision)
+    return Batches(split, None, device, workers, precision=precision, world=world)
 
 
 def _called(model: nn.Module, batches: Batches) -> Callable[[Tensor], Any]:

@@ -17,6 +17,7 @@ from evenly.engine.loop import Loop
 from evenly.engine.schedules import schedule
 from evenly.engine.steps import Objective
 from evenly.engine.trained import Observer, Trained
+from evenly.engine.world import ALONE, World
 from evenly.optim.registry import Build
 from evenly.settings import Execution, Option, Settings, above
 
@@ -42,6 +43,7 @@ class Fit:
         record: makes, for the data of a fit, what is called with (network, epoch) after every epoch; what it returns
             goes into the metrics, its state into the checkpoint. It counts neither as cost nor as time.
         progress: called with the share that is done, and a note, after every epoch.
+        world: the processes that train together; each calls the method alike, with data and settings of its own.
     """
 
     settings: Settings
@@ -55,6 +57,7 @@ class Fit:
     inferred: bool = field(default=False, kw_only=True)
     record: Callable[[Data], Observer] | None = field(default=None, kw_only=True)
     progress: Callable[[float, str], None] = field(default=lambda share, note: None, kw_only=True)
+    world: World = field(default=ALONE, kw_only=True)
 
     @property
     def epochs(self) -> int:
@@ -114,10 +117,12 @@ class Fit:
         """What a method works out between its fits; kept with the checkpoints and read back where the run goes on.
 
         On other hardware the same network rounds otherwise, and would choose other examples in the middle of a run.
+        Of several processes the first one's holds for all, for the same reason.
         """
         saved = None if self.checkpoints is None else self.checkpoints.load(name)
         if saved is None:
-            saved = compute()
+            computed = compute()
+            saved = self.world.shared(lambda: computed)
             if self.checkpoints is not None:
                 self.checkpoints.save(name, saved)
         return saved

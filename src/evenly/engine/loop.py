@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from evenly.data.augment import Augment
@@ -22,11 +23,13 @@ from evenly.engine.batches import Batches
 from evenly.engine.captured import CapturedStep, capture, own_stream
 from evenly.engine.checkpoints import Checkpoints, Row
 from evenly.engine.evaluation import outputs_of
+from evenly.engine.replicas import Replicas, has_batch_norm
 from evenly.engine.selector import Selector, check_selection
 from evenly.engine.side_by_side import pause
 from evenly.engine.steps import Objective, Step
 from evenly.engine.trained import FORWARD, Trained
 from evenly.errors import EvenlyError
+from evenly.optim.random_perturbation import RandomPerturbation
 from evenly.optim.sharpness_aware import SharpnessAware
 from evenly.randomness import derive, isolated, reseed
 
@@ -66,18 +69,21 @@ class Loop:
         self.until, self.before_epoch = until, before_epoch
         self.model = _placed(model, device)
         self.optimizer = fit.optimizer(self.model.parameters())
-        if isinstance(self.optimizer, SharpnessAware) and self.optimizer.model is None:
-            self.optimizer.model = self.model
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         seed, augment = derive(fit.seed, "augment", stage), Augment(settings.augment)
         size, precision = settings.batch_size, settings.precision
-        self.train = Batches(data.train, size, device, workers, augment, seed, precision, stream)
+        world, parts = fit.world, fit.execution.accumulate
+        least = parts * (2 if has_batch_norm(self.model) else 1)
+        self.train = Batches(data.train, size, device, workers, augment, seed, precision, stream, world, least)
         self.validation = (
             None
             if data.validation is None
-            else Batches(data.validation, size, device, workers, precision=precision, stream=stream)
+            else Batches(data.validation, size, device, workers, precision=precision, stream=stream, world=world)
         )
-        self.step = Step(self.model, self.optimizer, objective, self.train.precision, device)
+        self.replicas = Replicas(self.model, world, device, fit.execution.sync_batchnorm)
+        network = self.replicas.wrap(objective.per_example_loss, self.train)
+        _attach(self.optimizer, network)
+        self.step = Step(network, self.optimizer, objective, self.train.precision, device, world, parts)
         self.step.cost = fit.spent
         self.captured: CapturedStep | None = None
         self.how = "plain"
@@ -98,6 +104,7 @@ class Loop:
                 self._capture()
             while not self.finished:
                 self._one_epoch()
+        self.replicas.release()
         selected = self.selector.restore(self.model, self.epoch)
         return Trained(
             self.model.eval(),
@@ -113,6 +120,7 @@ class Loop:
             workers=self.fit.execution.workers,
             seen_counts=self._seen_counts(selected),
             record=self.observer,
+            world=self.fit.world,
         )
 
     def _capture(self) -> None:
@@ -121,6 +129,10 @@ class Loop:
             return
         if not self.fit.execution.capture:
             self.how = "plain: capture is off"
+            return
+        if self.fit.world.size > 1 or self.step.parts > 1:
+            several = f"{self.fit.world.size} processes share" if self.fit.world.size > 1 else "several passes make up"
+            self.how = f"plain: {several} a step"
             return
         steps = self.settings.epochs * len(self.sampler) // (self.settings.batch_size or 1)
         self.captured, self.how = capture(self.step, self.train, steps)
@@ -159,7 +171,11 @@ class Loop:
 
     def _begin(self) -> float:
         """Seed the epoch and set its learning rates; the first of them."""
-        reseed(derive(self.fit.seed, self.stage, self.epoch))
+        rank = self.fit.world.rank
+        if rank and not isinstance(self.optimizer, RandomPerturbation):  # each drops out units of its own examples
+            reseed(derive(self.fit.seed, self.stage, self.epoch, rank))
+        else:  # noise on the weights is the same in all processes
+            reseed(derive(self.fit.seed, self.stage, self.epoch))
         self.sampler.set_epoch(self.epoch)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * self.fit.schedule(self._progress())
@@ -295,6 +311,15 @@ class Loop:
             counts += torch.bincount(drawn, minlength=len(counts))
         self.sampler.set_epoch(epoch)
         return counts
+
+
+def _attach(optimizer: Optimizer, network: nn.Module) -> None:
+    """Let SAM know the network whose running statistics its second pass leaves alone."""
+    if not isinstance(optimizer, SharpnessAware) or optimizer.model is not None:
+        return
+    if not isinstance(network, DistributedDataParallel):
+        optimizer.local = False  # the whole batch is this process's own part of it
+    optimizer.model = network
 
 
 def _placed(model: nn.Module, device: torch.device) -> nn.Module:

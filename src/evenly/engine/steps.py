@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from attrs import field, frozen
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from evenly.engine.batches import Batch
 from evenly.engine.losses import losses, predictions
 from evenly.engine.precision import autocast, whole
+from evenly.engine.world import ALONE, World
+from evenly.optim.snapshot import Snapshot
+from evenly.randomness import isolated
 
 State = dict[str, Tensor]
 PerExampleLoss = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -56,14 +62,24 @@ class Step:
     """An optimizer's step on a batch: losses, weights, objective, gradient; as often as the optimizer asks for them.
 
     Args:
+        model: the network, or the DistributedDataParallel around it where several processes share a batch.
         precision: "bf16" or "float32".
+        world: the processes that share every batch.
+        parts: in how many passes, one after the other, a process computes its part of a batch; gradients add up.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, objective: Objective, precision: str, device: torch.device
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        objective: Objective,
+        precision: str,
+        device: torch.device,
+        world: World = ALONE,
+        parts: int = 1,
     ) -> None:
         self.model, self.optimizer, self.objective = model, optimizer, objective
-        self.precision, self.device = precision, device
+        self.precision, self.device, self.world, self.parts = precision, device, world, parts
         self.per_example_loss = objective.per_example_loss
         self.state = {name: value.to(device) for name, value in objective.state.items()}
         self.weights = None if objective.weights is None else objective.weights.to(device)
@@ -78,28 +94,79 @@ class Step:
 
         def closure() -> Tensor:
             self.optimizer.zero_grad()
-            with autocast(self.precision, self.device):
-                each, predicted = self.per_example_loss(self.model, batch.x, batch.y)
-            if batch.first:
-                self._count(each.detach(), predicted, batch.y)
-            if self.weights is not None:
-                each = each * self.weights[batch.index]
-            if self.objective.function is mean:
-                loss = each
-                each.backward(torch.full_like(each, 1 / each.numel()))  # as of the mean, with fewer operations
-            else:
-                loss = self.objective.function(each, batch, self.state)
-                loss.backward()
+            loss = self._in_one_pass(batch) if self.parts == 1 else self._in_parts(batch)
             batch.first = False
-            self.cost += self.objective.gradients * len(batch.y)
+            self.cost += self.objective.gradients * len(batch)
             return loss
 
         self.optimizer.step(closure)  # type: ignore[arg-type]
 
+    def _in_one_pass(self, batch: Batch) -> Tensor:
+        each = self._losses(self.model, batch)
+        if self.objective.function is mean:
+            each.backward(self._mean_gradient(each, batch))  # as of the mean, with fewer operations
+            return each
+        loss = self.objective.function(self.world.whole(each, len(batch)), batch, self.state)
+        (loss * self.world.size if self.world.size > 1 else loss).backward()
+        return loss
+
+    def _in_parts(self, batch: Batch) -> Tensor:
+        """The same gradient from several passes, which hold fewer activations at a time."""
+        pieces = _pieces(batch, self.parts)
+        if self.objective.function is mean:
+            gradients = [None] * len(pieces)
+        else:
+            gradients = self._gradients_of_losses(batch, pieces)
+        loss = torch.zeros((), device=self.device)
+        for number, (piece, given) in enumerate(zip(pieces, gradients, strict=True), 1):
+            waits = number < len(pieces) and isinstance(self.model, DistributedDataParallel)
+            with self.model.no_sync() if waits else nullcontext():
+                each = self._losses(self.model, piece, batch.first)
+                gradient = self._mean_gradient(each, batch) if given is None else given
+                each.backward(gradient)
+                loss += (each.detach() * gradient).sum()
+        return loss
+
+    def _gradients_of_losses(self, batch: Batch, pieces: list[Batch]) -> list[Tensor]:
+        """The objective's derivatives by the losses of every piece, from a first look at all of them.
+
+        The look draws what the passes will draw, and leaves running statistics as they are. Like other ways to spend
+        time on memory, it is not counted as cost.
+        """
+        network = getattr(self.model, "module", self.model)
+        statistics = Snapshot()
+        with isolated(), torch.no_grad():
+            statistics.take(network.buffers())
+            losses = [self._losses(network, piece, counted=False) for piece in pieces]
+            statistics.put_back()
+        own = torch.cat(losses).requires_grad_()
+        with torch.enable_grad():
+            loss = self.objective.function(self.world.whole(own, len(batch)), batch, self.state)
+            (gradient,) = torch.autograd.grad(loss * self.world.size, own)
+        return list(gradient.split([len(each) for each in losses]))
+
+    def _losses(self, model: nn.Module, batch: Batch, counted: bool | None = None) -> Tensor:
+        """The weighted losses of the rows that this process has of a batch, counted where it is the first pass."""
+        labels = batch.part_of(batch.y)
+        with autocast(self.precision, self.device):
+            each, predicted = self.per_example_loss(model, batch.x, labels)
+        if batch.padding:
+            kept = len(labels) - batch.padding
+            each, predicted, labels = each[:kept], predicted[:kept], labels[:kept]
+        if batch.first if counted is None else counted:
+            self._count(each.detach(), predicted, labels)
+        if self.weights is not None:
+            each = each * self.weights[batch.part_of(batch.index)[: len(each)]]
+        return each
+
+    def _mean_gradient(self, each: Tensor, batch: Batch) -> Tensor:
+        """The derivatives of the whole batch's mean loss; gradients are averaged over processes."""
+        return torch.full_like(each, self.world.size / (len(batch) * each.shape[1:].numel()))
+
     def read(self) -> list[float]:
-        """What was seen since the last reading; waits for the device."""
+        """What all processes have seen since the last reading; waits for the device."""
         self._sum()
-        seen: list[float] = self.seen.tolist()
+        seen: list[float] = self.world.summed(self.seen).tolist()
         self.seen.zero_()
         return seen
 
@@ -122,3 +189,13 @@ class Step:
         for value in losses.sum(1).tolist():  # one by one, so that how many are summed at once changes no bit
             loss += value
         self.seen.copy_(torch.tensor([loss, right + int((predicted == labels).sum())], dtype=torch.float64))
+
+
+def _pieces(batch: Batch, count: int) -> list[Batch]:
+    """What a process has of a batch in so many pieces; padding, if any, is in the last ones."""
+    rows = torch.arange(len(batch), device=batch.y.device) if batch.rows is None else batch.rows
+    kept, pieces = len(rows) - batch.padding, []
+    for places in torch.arange(len(rows)).tensor_split(min(count, len(rows))):
+        own, padding = places.to(rows.device), sum(place >= kept for place in places.tolist())
+        pieces.append(replace(batch, x=batch.x[own.to(batch.x.device)], rows=rows[own], padding=padding))
+    return pieces

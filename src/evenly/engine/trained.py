@@ -14,6 +14,7 @@ from evenly.data.contract import Split
 from evenly.engine.checkpoints import Row
 from evenly.engine.evaluation import features_on, outputs_on
 from evenly.engine.precision import Precision
+from evenly.engine.world import ALONE, World
 from evenly.files import atomic
 
 FORWARD = 1 / 3
@@ -66,7 +67,7 @@ class Trained:
 
     `cost` is in example-gradients: one forward and backward pass of one example. A forward pass alone counts a third.
     `seen_counts` (N,) is how often each training example was seen up to the epoch whose weights are kept, in this
-    stage. `record` is the observer that was asked for, with all that it has measured. `remarks` are what has to be
+    stage. `world` are the processes that trained it. `record` is the observer that was asked for, with all that it has measured. `remarks` are what has to be
     known of the weights beside their numbers, sentences without a full stop that a page may join.
     """
 
@@ -85,6 +86,7 @@ class Trained:
     seen_counts: Tensor | None = None
     record: Any = None
     remarks: tuple[str, ...] = ()
+    world: World = ALONE
 
     @property
     def selected_cost(self) -> float:
@@ -94,8 +96,8 @@ class Trained:
 
     def outputs(self, split: Split) -> Tensor:
         """The network's outputs on a split, in order, in eval mode, on the CPU."""
-        return outputs_on(self.model, split, self.seed, self.precision, self.workers)
+        return outputs_on(self.model, split, self.seed, self.precision, self.workers, self.world)
 
     def features(self, split: Split) -> Tensor:
         """The network's penultimate activations on a split (N, D): the input of its last linear layer, as outputs."""
-        return features_on(self.model, split, self.seed, self.precision, self.workers)
+        return features_on(self.model, split, self.seed, self.precision, self.workers, self.world)

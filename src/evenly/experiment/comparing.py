@@ -19,6 +19,7 @@ from attrs import evolve
 
 from evenly.data import Data
 from evenly.engine.progress import log
+from evenly.engine.world import current
 from evenly.errors import EvenlyError
 from evenly.experiment.arms import Asked, arms_and_controls
 from evenly.experiment.execute import device_for, largest_images
@@ -134,18 +135,22 @@ def compare(
     first = place.data(asked.seeds[0])
     report_notes(first)
     config = {} if out is None else asked.in_common(first)
-    folder = None if out is None else as_path(out(config) if isfunction(out) else out, "out")
-    if folder is not None:
-        _check_folder(folder, config)
+    device = device_for(execution)
+    world = current(device)
+    if world.size > 1 and search:
+        raise EvenlyError("a search goes on in one process; start it without torchrun, and jobs shares its runs")
+    folder = None
+    if out is not None:
+        folder = world.shared(lambda: as_path(out(config) if isfunction(out) else out, "out"))
+        world.on_first(partial(_check_folder, folder, config))
     arms = arms_and_controls(asked, first)
     if asked.spaces:
         check_search(asked, first, arms[0].plan.data)
     warn_of_small_groups(first, arms[0].plan.settings)
-    device = device_for(execution)
     _announce(asked, arms[0].plan, first, device.type)
     work, found = RunWork(place, execution, folder), None
     with (
-        contextlib.nullcontext() if folder is None else made_folder(folder, config),
+        made_folder(folder, config) if folder is not None and world.first else contextlib.nullcontext(),
         Kept() as kept,
     ):
         walked_on = partial(walked_runs, device=device, kept=kept)
@@ -161,12 +166,17 @@ def compare(
         rows, runs = tuple(row for row, _ in pairs.values()), {key: run for key, (_, run) in pairs.items()}
         ran = asked.comparison_plan(arms, rows, first)
         table = Comparison(rows[0].result.data.name, ran, rows, runs=runs, out=folder, failures=failures, search=found)
-        table = with_earlier_calls(table)
-        if folder is not None:
-            from evenly.report import write_report
+        return world.on_first(partial(_written, table)) or table
 
-            table.save(folder / "results.json")
-            write_report(folder, runs=False)
+
+def _written(table: Comparison) -> Comparison:
+    """The table with what earlier calls left in its folder, and the pages of both."""
+    table = with_earlier_calls(table)
+    if table.out is not None:
+        from evenly.report import write_report
+
+        table.save(table.out / "results.json")
+        write_report(table.out, runs=False)
     return table
 
 

@@ -25,6 +25,7 @@ from evenly.engine.batches import Batches
 from evenly.engine.checkpoints import Checkpoints
 from evenly.engine.evaluation import outputs_of
 from evenly.engine.progress import Progress, log
+from evenly.engine.world import ALONE, World, current, local_processes, own_device
 from evenly.errors import EvenlyError, EvenlyWarning, lack_of_memory
 from evenly.experiment.request import uses_inferred
 from evenly.files import atomic
@@ -73,46 +74,87 @@ def execute(
         progress: called with the share done and a note; a bar on the terminal where not given.
         keep_failure: write the reason into the folder where the run fails.
     """
-    folder = None if out is None else RunFolder(out, prepared.config)
+    device = device_named(execution.device)
+    world = current(device)
+    _check_alike(prepared.config, world)
+    folder = None if out is None else world.on_first(lambda: RunFolder(out, prepared.config))
     with nullcontext() if folder is None else closing(folder):
         try:
-            return _executed(prepared, folder, execution, progress)
+            return _executed(prepared, out, folder, _Where(device, world, execution), progress)
         except Exception as error:
             if folder is not None and keep_failure:
                 folder.fail(error)
             raise
 
 
-def _executed(prepared: Prepared, folder: RunFolder | None, execution: Execution, progress: Show | None) -> Run:
-    data, plan = prepared.data, prepared.config.plan
-    config = prepared.config if folder is None else folder.config
-    if folder is not None and folder.finished:
-        if progress is None:
-            read_state(folder.path / WEIGHTS)  # refused where they are damaged: the run would be of no use
-            log.info("read from %s, where this run is finished", folder.path)
-        return _completed(folder, load(folder.path, prepared.fresh() if config.network.own else None))
-    device = device_named(execution.device)
+@frozen
+class _Where:
+    """Where a run is computed: on which device of this process, and with which other processes."""
+
+    device: torch.device
+    world: World
+    execution: Execution
+
+
+def _executed(
+    prepared: Prepared, out: Path | None, folder: RunFolder | None, where: _Where, progress: Show | None
+) -> Run:
+    """The run; of several processes that train it together, the first one has the folder."""
+    data, plan, world = prepared.data, prepared.config.plan, where.world
+    threads = world.shared(lambda: (prepared.config if folder is None else folder.config).threads)
+    config = evolve(prepared.config, threads=threads) if folder is None else folder.config
+    if world.shared(lambda: folder is not None and folder.finished):
+        assert out is not None
+        return world.on_first(lambda: _read_back(prepared, folder, progress)) or load(out, _own_network(prepared))
     with (
         isolated(derive(plan.seed, "train")),
-        on_threads(config.threads),
-        Progress(show=progress is None) as bar,
+        on_threads(threads),
+        Progress(show=progress is None and world.first) as bar,
         memory_explained(plan.settings.batch_size),
     ):
-        fit = _fit(plan, prepared, folder, device, execution, progress or bar)
+        prepare_folder = (lambda: None) if folder is None else folder.prepare
+        checkpoints = None if out is None else Checkpoints(out, prepare_folder, world)
+        fit = _fit(plan, prepared, checkpoints, where, progress or bar)
         check_method(plan, data)
         if progress is None:
             from evenly.report.run_words import start_words
 
             network = f"{config.network.name} ({prepared.weights:,} weights)"
             what = f"{network}, {plan.method.name} with {plan.optimizer.name}"
-            log.info("\n".join(start_words(plan, data, what, device.type, config.threads)))
+            device = where.device.type if world.size == 1 else f"{where.device.type} in {world.size} processes"
+            log.info("\n".join(start_words(plan, data, what, device, threads)))
         trained, inferred = _trained(plan, prepared, fit)
         outputs = _outputs(trained, data, plan)
         results = _results(plan, prepared, trained, outputs, inferred)
         correct = correct_on(outputs, data, results.judged)
     memory = InMemory(trained.history, trained.selection, _recorded(trained), trained.model, correct)
-    run = Run(config, results, None if folder is None else folder.path, memory)
-    return run if folder is None else _completed(_kept(folder, run, data, outputs, correct), run)
+    run = Run(config, results, out, memory)
+    world.on_first(lambda: folder and _completed(_kept(folder, run, data, outputs, correct), run))
+    return run
+
+
+def _read_back(prepared: Prepared, folder: RunFolder | None, progress: Show | None) -> Run:
+    """A run that is finished in its folder."""
+    assert folder is not None
+    if progress is None:
+        read_state(folder.path / WEIGHTS)  # refused where they are damaged: the run would be of no use
+        log.info("read from %s, where this run is finished", folder.path)
+    return _completed(folder, load(folder.path, _own_network(prepared)))
+
+
+def _own_network(prepared: Prepared) -> nn.Module | None:
+    """A network of the user's own, which a folder cannot build."""
+    return prepared.fresh() if prepared.config.network.own else None
+
+
+def _check_alike(config: Config, world: World) -> None:
+    """Refuse processes that were given different data, models or settings: they would not compute one run."""
+    digests = world.everyone(config.digest)
+    if others := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
+        raise EvenlyError(
+            f"process {others[0]} of {world.size} has other data, another model or other settings than the first; "
+            "start all with the same command on the same data"
+        )
 
 
 def prepare(plan: Plan, data: Data, threads: int | None = None) -> Prepared:
@@ -138,17 +180,22 @@ def prepare(plan: Plan, data: Data, threads: int | None = None) -> Prepared:
             class_names=DataSummary.of(data).class_names,
             group_names=tuple(data.measured_names),
             fingerprints={"data": data.fingerprint(), "model": fingerprint(network)},
-            threads=plan.settings.threads or threads or (1 if weights < WORTH_THREADS else min(MOST_THREADS, cores())),
+            threads=plan.settings.threads or threads or _threads_for(weights),
         )
     return Prepared(read, fresh, config, weights)
+
+
+def _threads_for(weights: int) -> int:
+    """For a network of so many weights; processes that `torchrun` started share the cores."""
+    return 1 if weights < WORTH_THREADS else max(1, min(MOST_THREADS, cores() // local_processes()))
 
 
 def device_named(name: str) -> torch.device:
     """A device by name; "auto" is the GPU where there is one."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return own_device(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
-        device = torch.device(name)
+        device = own_device(torch.device(name))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise EvenlyError(f"device {name!r} cannot be used ({str(error).splitlines()[0]}); use cpu or auto") from None
@@ -166,14 +213,7 @@ def largest_images(execution: Execution) -> int | None:
     return SMALL_SIDE if device_for(execution).type == "cpu" else None
 
 
-def _fit(
-    plan: Plan,
-    prepared: Prepared,
-    folder: RunFolder | None,
-    device: torch.device,
-    execution: Execution,
-    progress: Show,
-) -> Fit:
+def _fit(plan: Plan, prepared: Prepared, checkpoints: Checkpoints | None, where: _Where, progress: Show) -> Fit:
     settings = plan.settings
     rates = {name: getattr(settings, name) for name in ("lr", "momentum", "weight_decay", "rho")}
     record = None
@@ -184,12 +224,13 @@ def _fit(
         settings,
         builder(plan.optimizer.given or plan.optimizer.name, **rates),
         seed=plan.seed,
-        device=device,
-        execution=execution,
-        checkpoints=None if folder is None else Checkpoints(folder.path, folder.prepare),
+        device=where.device,
+        execution=where.execution,
+        checkpoints=checkpoints,
         budget=plan.budget,
         record=record,
         progress=progress,
+        world=where.world,
     )
 
 
@@ -213,8 +254,9 @@ def inferred_for(prepared: Prepared, folder: Path, execution: Execution, rule: I
     """Groups inferred once for all runs on some data; the early network is kept in the folder and read back there."""
     plan = prepared.config.plan
     with isolated(derive(plan.seed, "train")), on_threads(prepared.config.threads), Progress() as bar:
-        fit = _fit(plan, prepared, None, device_named(execution.device), execution, bar)
-        return infer_groups(prepared.fresh, prepared.data, evolve(fit, checkpoints=Checkpoints(folder)), rule)
+        where = _Where(device_named(execution.device), ALONE, execution)
+        fit = _fit(plan, prepared, Checkpoints(folder), where, bar)
+        return infer_groups(prepared.fresh, prepared.data, fit, rule)
 
 
 def check_method(plan: Plan, data: Data) -> None:
@@ -233,7 +275,8 @@ def _outputs(trained: Trained, data: Data, plan: Plan) -> dict[str, Tensor]:
     device = next((parameter.device for parameter in trained.model.parameters()), torch.device("cpu"))
     outputs = {}
     for name, split in data.splits.items():
-        batches = Batches(split, plan.settings.batch_size, device, trained.workers, precision=trained.precision)
+        size, precision = plan.settings.batch_size, trained.precision
+        batches = Batches(split, size, device, trained.workers, precision=precision, world=trained.world)
         with isolated(derive(plan.seed, "results", name)):
             outputs[name] = outputs_of(trained.model, batches).cpu()
     return outputs
@@ -260,6 +303,7 @@ def _results(
         seconds=round(trained.seconds, 3),
         device=device.type,
         step=trained.step,
+        processes=trained.world.size,
         splits={name: measured_on(outputs[name], split, data) for name, split in data.splits.items()},
         chosen=None if selection is None else len(selection.indices),
         factor=1 if selection is None else selection.factor,

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from evenly.engine.world import current
 from evenly.experiment.graph import GRAPH, GraphFile, RunNode
 from evenly.experiment.work import RunWork
 from evenly.files import make_folder, write_json
@@ -20,25 +21,31 @@ from evenly.runs.run import Run
 
 
 def walked_runs(nodes: Sequence[RunNode], work: RunWork, device: torch.device, label: str, kept: Kept) -> Walked[Run]:
-    """Run what has not run yet; workers, or a connection to Ray, are kept for the next walk."""
-    progress = GraphProgress(len(nodes), label, resumes=work.folder is not None)
+    """Run what has not run yet; workers, or a connection to Ray, are kept for the next walk.
+
+    Processes that `torchrun` started walk alike, each run trained by all of them; the first one writes.
+    """
+    world = current(device)
+    progress = GraphProgress(len(nodes), label, resumes=work.folder is not None, show=world.first)
     with executor_for(work.execution, work, device, progress, kept) as executor:
         progress.slots = executor.slots
         if work.folder is None:
             with progress:
                 return walk(nodes, executor, progress)
         file = GraphFile(work.folder, nodes)
-        file.write()
+        world.on_first(file.write)
 
         def report(event: Event | Shared, node: RunNode) -> None:
-            work.keep_failure(event, node)
+            if world.first:
+                work.keep_failure(event, node)
             progress(event, node)
 
         try:
             with progress:
                 return walk(nodes, executor, report, work.known, file.became)
         finally:
-            file.write()
+            if world.first:
+                file.write()
 
 
 @contextlib.contextmanager

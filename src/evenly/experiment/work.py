@@ -9,8 +9,9 @@ from attrs import evolve, field, frozen
 
 from evenly.data import DATASETS, Data
 from evenly.data.benchmarks import READERS
-from evenly.errors import EvenlyError
-from evenly.experiment.execute import Show, execute, prepare
+from evenly.engine.world import World, current
+from evenly.errors import EvenlyError, reason_of
+from evenly.experiment.execute import Show, device_for, device_named, execute, prepare
 from evenly.experiment.graph import RunNode
 from evenly.experiment.request import Source
 from evenly.parallel.graph import Event, Failed, Finished, Shared, failed
@@ -55,8 +56,17 @@ class RunWork:
 
     @on_threads(1)
     def __call__(self, node: RunNode, show: Show) -> Run:
+        world = current(device_named(self.execution.device))
+        try:
+            return self._run(node, show, world)
+        except Exception as error:
+            if world.size == 1 or world.all_come_to(f"failure of {node.id}"):
+                raise
+            raise SystemExit(f"evenly: process {world.rank} alone has failed ({reason_of(error)})") from error
+
+    def _run(self, node: RunNode, show: Show, world: World) -> Run:
         data, folder = self.data(node.plan.seed), self.place(node)
-        if folder is not None and (run := self._finished(node, data)) is not None:
+        if folder is not None and world.size == 1 and (run := self._finished(node, data)) is not None:
             return run
         prepared = prepare(node.plan, data, threads=1)
         prepared = evolve(prepared, config=evolve(prepared.config, control_of=node.control_of))
@@ -69,6 +79,9 @@ class RunWork:
 
     def known(self, node: RunNode) -> Finished[Run] | Failed | None:
         """What came of a run in an earlier call, where its folder and its plan say all; nothing is loaded or built."""
+        return current(device_for(self.execution)).shared(lambda: self._known(node))
+
+    def _known(self, node: RunNode) -> Finished[Run] | Failed | None:
         folder, plan = self.place(node), node.plan
         assert folder is not None
         try:

@@ -41,6 +41,13 @@ def _lsam(base: Optimizer, params: Parameters, rho: float) -> PerturbedOptimizer
     return LSAM(base, last_layer(params), rho)
 
 
+def _local(kind: type[SAM | ASAM], base: Optimizer, _: Parameters, rho: float) -> PerturbedOptimizer:
+    """The network, whose gradients the first pass must not exchange, is attached by whoever wraps it."""
+    optimizer = kind(base, rho)
+    optimizer.local = True
+    return optimizer
+
+
 def _random_perturbation(base: Optimizer, params: Parameters, rho: float) -> PerturbedOptimizer:
     """Noise whose root mean square length is rho, the length of SAM's perturbation."""
     return RandomPerturbation(base, rho / math.sqrt(sum(param.numel() for param in params if param.requires_grad)))
@@ -67,6 +74,8 @@ PERTURBED: dict[str, tuple[Callable[[Optimizer, Parameters, float], PerturbedOpt
     "sam": (lambda base, _, rho: SAM(base, rho), 2, "sharpness-aware minimization, two passes a step"),
     "asam": (lambda base, _, rho: ASAM(base, rho), 2, "SAM with the radius in units of the weights"),
     "lsam": (_lsam, 2, "SAM that perturbs the last layer only"),
+    "local_sam": (partial(_local, SAM), 2, "SAM that perturbs by each process's own part of a batch (m-sharpness)"),
+    "local_asam": (partial(_local, ASAM), 2, "ASAM that perturbs by each process's own part of a batch"),
     "random_perturbation": (
         _random_perturbation,
         1,
@@ -77,7 +86,7 @@ PERTURBED: dict[str, tuple[Callable[[Optimizer, Parameters, float], PerturbedOpt
 PLAIN = {f"{name}:{base}".removesuffix(":sgd"): base for name in PERTURBED for base in BASES}
 """The base of each optimizer that perturbs; the two are compared at equal cost."""
 OPTIMIZERS = (*BASES, *PLAIN)
-ADAPTIVE = {name: 10.0 for name in PLAIN if name.startswith("asam")}
+ADAPTIVE = {name: 10.0 for name in PLAIN if name.startswith(("asam", "local_asam"))}
 """The factor on a recipe's or default rho, which is SAM's, for optimizers whose radius is in units of the weights (Kwon
 et al. 2021 use 0.5 and 1 where SAM has 0.05 and 0.1)."""
 

@@ -52,10 +52,13 @@ class GraphProgress:
         total: how many nodes there are; those that turn out to be others are over when they do, and counted at the end.
         slots: how many run at once.
         resumes: whether a run whose worker was killed goes on from a checkpoint.
+        show: whether a terminal gets a bar.
     """
 
-    def __init__(self, total: int, label: str = "", slots: int = 1, resumes: bool = True) -> None:
-        self.total, self.label, self.slots, self.resumes = total, label, slots, resumes
+    def __init__(
+        self, total: int, label: str = "", slots: int = 1, resumes: bool = True, show: bool = True
+    ) -> None:
+        self.total, self.label, self.slots, self.resumes, self.show = total, label, slots, resumes, show
         self.over = self.read = self.failed = self.shared = 0
         self._logged = 0  # of those read, how many are in the log
         self._under_way: dict[str, _UnderWay] = {}
@@ -63,7 +66,7 @@ class GraphProgress:
         self._live: Any = None
 
     def __enter__(self) -> GraphProgress:
-        if sys.stderr.isatty():
+        if self.show and sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live
 

@@ -63,6 +63,7 @@ class RunResult(Value):
         factor: how often per epoch the method repeats them.
         step: how the steps were taken on a GPU.
         remarks: what has to be known of this run, from its method.
+        processes: how many trained it together, under torchrun.
     """
 
     data: DataSummary
@@ -87,6 +88,7 @@ class RunResult(Value):
     used: Usage | None = None
     inferred_groups: InferredGroups | None = None
     remarks: tuple[str, ...] = ()
+    processes: int = 1
 
     @property
     def cost_multiple(self) -> float:
