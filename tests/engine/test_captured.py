@@ -16,6 +16,7 @@ from evenly.engine.batches import Batches
 from evenly.engine.captured import CapturedStep, NotCapturedError
 from evenly.engine.loop import Loop
 from evenly.engine.steps import Objective, Step, mean
+from evenly.engine.world import ALONE
 from evenly.optim.registry import builder
 from evenly.settings import Execution
 
@@ -196,7 +197,7 @@ def test_a_run_is_compiled_for_the_steps_that_its_sampler_makes(monkeypatch, dra
     monkeypatch.setattr("evenly.engine.captured.COMPILE_STEPS", 30)
     monkeypatch.setattr("evenly.engine.captured.CapturedStep", recorded)
     step, batches = made()
-    fit = SimpleNamespace(device=torch.device("cuda"), execution=Execution())
+    fit = SimpleNamespace(device=torch.device("cuda"), execution=Execution(), world=ALONE)
     settings = SimpleNamespace(epochs=10, batch_size=4)
     loop = SimpleNamespace(fit=fit, settings=settings, sampler=range(drawn), step=step, train=batches)
     Loop._capture(loop)

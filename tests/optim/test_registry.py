@@ -26,6 +26,7 @@ def test_every_name_is_the_wrapper_and_the_base_it_says_and_takes_its_passes(nam
     opt = builder(name, lr=0.01, rho=0.2)(model.parameters())
     wrapper, _, base = name.partition(":")
     kinds = {"sam": SAM, "asam": ASAM, "lsam": LSAM, "random_perturbation": RandomPerturbation}
+    kinds |= {"local_sam": SAM, "local_asam": ASAM}
     if wrapper in kinds:
         assert type(opt) is kinds[wrapper]
         assert type(opt.base).__name__.lower() == (base or "sgd")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from evenly.data.augment import Augment
@@ -262,6 +261,7 @@ class Loop:
             "evaluation_cost": self.evaluation_cost,
             "seconds": self.seconds,
             "how": self.how,
+            "processes": self.fit.world.size,
             "model": self.model.state_dict(),
             "optimizer": optimizer,
             "state": self.step.state,
@@ -288,6 +288,12 @@ class Loop:
             )
         if saved is None:
             return
+        begun_by, size = saved.get("processes", 1), self.fit.world.size
+        if getattr(self.optimizer, "local_if_replicated", False) and begun_by != size:
+            raise EvenlyError(
+                f"the run was begun with {begun_by} process{'es' * (begun_by != 1)} and its optimizer perturbs by each "
+                f"one's part of a batch, so that it cannot go on with {size}; start {begun_by}"
+            )
         self.epoch = done
         self.finished, self.how, self.seconds = saved["finished"], saved["how"], saved["seconds"]
         self.step.cost, self.evaluation_cost = saved["cost"], saved["evaluation_cost"]
@@ -315,11 +321,8 @@ class Loop:
 
 def _attach(optimizer: Optimizer, network: nn.Module) -> None:
     """Let SAM know the network whose running statistics its second pass leaves alone."""
-    if not isinstance(optimizer, SharpnessAware) or optimizer.model is not None:
-        return
-    if not isinstance(network, DistributedDataParallel):
-        optimizer.local = False  # the whole batch is this process's own part of it
-    optimizer.model = network
+    if isinstance(optimizer, SharpnessAware) and optimizer.model is None:
+        optimizer.model = network
 
 
 def _placed(model: nn.Module, device: torch.device) -> nn.Module:

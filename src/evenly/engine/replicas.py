@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import torch
@@ -13,7 +14,6 @@ from evenly.engine.batches import Batch, Batches
 from evenly.engine.steps import PerExampleLoss
 from evenly.engine.world import World
 from evenly.errors import EvenlyWarning
-from evenly.optim.snapshot import Snapshot
 from evenly.randomness import isolated
 
 
@@ -72,16 +72,12 @@ class Replicas:
                     setattr(parent, name, nn.SyncBatchNorm.convert_sync_batchnorm(layer).train(layer.training))
 
     def _has_unused(self, loss: PerExampleLoss, batch: Batch) -> bool:
-        """Whether a parameter takes no part in the loss, which DistributedDataParallel has to know."""
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        kept = Snapshot()
-        kept.take(self.model.buffers())
-        training = self.model.training
+        """Whether a parameter takes no part in the loss, which DistributedDataParallel has to know; tried on a copy."""
+        trial = copy.deepcopy(self.model).train()
         with isolated():
-            losses, _ = loss(self.model.train(), batch.x, batch.y)
+            losses, _ = loss(trial, batch.x, batch.y)
+            trained = [p for p in trial.parameters() if p.requires_grad]
             gradients = torch.autograd.grad(losses.sum(), trained, allow_unused=True)
-        kept.put_back()
-        self.model.train(training)
         return any(gradient is None for gradient in gradients)
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from attrs import frozen
 from torch import Tensor, distributed
-from torch.distributed import DistStoreError
+from torch.distributed import DistStoreError, PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 from evenly.errors import EvenlyError
@@ -148,7 +148,11 @@ def current(device: torch.device) -> World:
         if asked_for() == 1:
             return ALONE
         crowded = device.type != "cuda" or local_processes() > torch.cuda.device_count()
-        distributed.init_process_group("gloo" if crowded else "cpu:gloo,cuda:nccl", timeout=TIMEOUT)
+        backend = "gloo" if crowded else "cpu:gloo,cuda:nccl"
+        store, rank, size = next(distributed.rendezvous("env://", timeout=TIMEOUT))
+        # torchrun keeps its store when it starts processes again: they would connect to the addresses of dead ones
+        attempt = PrefixStore(f"evenly/attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        distributed.init_process_group(backend, store=attempt, rank=rank, world_size=size, timeout=TIMEOUT)
         atexit.register(_leave)
     return World(distributed.get_rank(), distributed.get_world_size())
 

@@ -76,6 +76,8 @@ def execute(
     """
     device = device_named(execution.device)
     world = current(device)
+    threads = world.shared(lambda: prepared.config.threads)  # other machines may have other numbers of cores
+    prepared = evolve(prepared, config=evolve(prepared.config, threads=threads))
     _check_alike(prepared.config, world)
     folder = None if out is None else world.on_first(lambda: RunFolder(out, prepared.config))
     with nullcontext() if folder is None else closing(folder):
@@ -121,8 +123,7 @@ def _executed(
 
             network = f"{config.network.name} ({prepared.weights:,} weights)"
             what = f"{network}, {plan.method.name} with {plan.optimizer.name}"
-            device = where.device.type if world.size == 1 else f"{where.device.type} in {world.size} processes"
-            log.info("\n".join(start_words(plan, data, what, device, threads)))
+            log.info("\n".join(start_words(plan, data, what, where.device.type, threads, world.size)))
         trained, inferred = _trained(plan, prepared, fit)
         outputs = _outputs(trained, data, plan)
         results = _results(plan, prepared, trained, outputs, inferred)

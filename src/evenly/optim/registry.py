@@ -42,9 +42,8 @@ def _lsam(base: Optimizer, params: Parameters, rho: float) -> PerturbedOptimizer
 
 
 def _local(kind: type[SAM | ASAM], base: Optimizer, _: Parameters, rho: float) -> PerturbedOptimizer:
-    """The network, whose gradients the first pass must not exchange, is attached by whoever wraps it."""
     optimizer = kind(base, rho)
-    optimizer.local = True
+    optimizer.local_if_replicated = True
     return optimizer
 
 
@@ -74,8 +73,8 @@ PERTURBED: dict[str, tuple[Callable[[Optimizer, Parameters, float], PerturbedOpt
     "sam": (lambda base, _, rho: SAM(base, rho), 2, "sharpness-aware minimization, two passes a step"),
     "asam": (lambda base, _, rho: ASAM(base, rho), 2, "SAM with the radius in units of the weights"),
     "lsam": (_lsam, 2, "SAM that perturbs the last layer only"),
-    "local_sam": (partial(_local, SAM), 2, "SAM that perturbs by each process's own part of a batch (m-sharpness)"),
-    "local_asam": (partial(_local, ASAM), 2, "ASAM that perturbs by each process's own part of a batch"),
+    "local_sam": (partial(_local, SAM), 2, "SAM that perturbs each process's network by its own part of a batch"),
+    "local_asam": (partial(_local, ASAM), 2, "ASAM that perturbs each process's network by its own part of a batch"),
     "random_perturbation": (
         _random_perturbation,
         1,

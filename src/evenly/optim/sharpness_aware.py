@@ -47,6 +47,8 @@ class SharpnessAware(PerturbedOptimizer):
     """
 
     local: bool
+    local_if_replicated = False
+    """Be `local` as soon as `model` is a DistributedDataParallel, for a loop that wraps the network later."""
     _model: nn.Module | None
     _models: list[nn.Module] | None
     _normalizing: list[tuple[nn.Module, str]] | None
@@ -123,6 +125,8 @@ class SharpnessAware(PerturbedOptimizer):
 
     @model.setter
     def model(self, model: nn.Module | None) -> None:
+        if self.local_if_replicated:
+            self.local = isinstance(model, DistributedDataParallel)
         if self.local and not isinstance(model, DistributedDataParallel):
             kind = "None" if model is None else f"a {type(model).__name__}"
             raise EvenlyError(
@@ -148,7 +152,12 @@ class SharpnessAware(PerturbedOptimizer):
         self.model = self.model  # the group may belong to a new network
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_model": self.model, "local": self.local}
+        return {
+            **super().__getstate__(),
+            "_model": self.model,
+            "local": self.local,
+            "local_if_replicated": self.local_if_replicated,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

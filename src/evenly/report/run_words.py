@@ -36,7 +36,7 @@ def run_sentences(result: RunResult) -> list[str]:
         f"{sentence(weights_used(result))} They cost as much as {result.selected_after_epochs:.1f} epochs of the full "
         "training set.",
         f"Training cost {times(result.cost_multiple)} what plain training costs{in_full} and took "
-        f"{duration(result.seconds)}.",
+        f"{duration(result.seconds)}{together(result.processes)}.",
     ]
     if result.evaluation_cost:
         sentences.append(evaluation_cost(times(result.evaluation_cost_multiple)))
@@ -46,11 +46,18 @@ def run_sentences(result: RunResult) -> list[str]:
     return sentences
 
 
-def start_words(plan: Plan, data: Data, what: str, device: str, threads: int) -> list[str]:
+def together(processes: int) -> str:
+    """Where several processes trained one network: how many."""
+    return f" in {processes} processes" if processes > 1 else ""
+
+
+def start_words(plan: Plan, data: Data, what: str, device: str, threads: int, processes: int = 1) -> list[str]:
     """What is about to be trained on what, in a few lines.
 
     Args:
         what: the model and what trains it.
+        threads: of each process.
+        processes: that train it together.
     """
     summary, shape, settings = DataSummary.of(data), data.train.example_shape, plan.settings
     sizes = listed(f"{size:,} {SHOWN[name]}" for name, size in summary.sizes.items())
@@ -59,6 +66,8 @@ def start_words(plan: Plan, data: Data, what: str, device: str, threads: int) ->
     length = counted(settings.epochs, "epoch") if plan.budget is None else f"{plan.budget:,.0f} example-gradients"
     batches = "whole batches" if settings.batch_size is None else f"batches of {settings.batch_size:,}"
     place = "on a GPU" if device == "cuda" else f"on the CPU, {counted(threads, 'thread')}"
+    if processes > 1:
+        place = f"{'on GPUs' if device == 'cuda' else place}{' each' * (device == 'cpu')},{together(processes)}"
     return [
         f"{data.name}: {sizes} examples",
         f"  {each}, {data.classes} classes{groups}",
