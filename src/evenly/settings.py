@@ -308,12 +308,12 @@ class Execution:
     accumulate: int = setting(
         1,
         at_least(1),
-        help="passes in which a process computes its part of a batch: more take less memory, equal up to rounding but "
-        "for batch normalisation, which sees one pass at a time",
+        help="passes that a step takes over a batch, which needs less memory; equal up to rounding, except that batch "
+        "normalisation sees one pass at a time",
     )
     sync_batchnorm: bool = setting(
         True,
-        help="under torchrun let each process normalise by its own part of a batch; torch knows no other way on CPUs",
+        help="under torchrun, on GPUs: let batch normalisation see each process's part of a batch alone, as on CPUs",
     )
     jobs: int = setting(1, at_least(1), help="processes that share the runs; results do not depend on it")
     together: int = setting(3, at_least(1), help="runs trained side by side on one GPU")

@@ -101,7 +101,8 @@ def test_the_papers_own_rates(images):
 
 
 def test_asams_radius_is_ten_times_sams_unless_it_is_given(images):
-    assert ADAPTIVE == {f"{name}{base}": 10.0 for name in ("asam", "local_asam") for base in ("", ":adam", ":adamw")}
+    names = [f"{name}{base}" for name in ("asam", "local_asam") for base in ("", ":adam", ":adamw")]
+    assert dict.fromkeys(names, 10.0) == ADAPTIVE
     assert planned(images(), optimizer="sam").settings.rho == DEFAULTS.rho == 0.05
     assert planned(images(), optimizer="asam").settings.rho == pytest.approx(0.5)
     assert planned(images(), optimizer="asam:sgd") == planned(images(), optimizer="asam")

@@ -187,12 +187,12 @@ def test_local_sam_perturbs_by_each_process_s_own_part(pair):
                 kept = [p.detach().clone() for p in parameters]
                 with torch.no_grad():
                     for p, g in zip(parameters, first, strict=True):
-                        p += 0.5 * g / norm
+                        p.add_(0.5 * g / norm)
                 second = gradient(rows)
                 with torch.no_grad():
                     for p, w, t, g in zip(parameters, kept, total, second, strict=True):
                         p.copy_(w)
-                        t += g / len(batch)
+                        t.add_(g / len(batch))
             for p, t in zip(parameters, total, strict=True):
                 p.grad = t
             optimizer.step()
@@ -237,34 +237,38 @@ def test_processes_with_other_settings_are_refused_in_all(tmp_path):
         )
 
 
-def test_the_shell_compares_in_two_processes_and_the_first_one_prints(tmp_path):
-    words = "compare shortcut-digits --methods erm,group_dro --seeds 2 --epochs 2 --out".split()
-    both = torchrun(2, "-m", "evenly", *words, tmp_path / "both")
-    one = subprocess.run(
-        [sys.executable, "-m", "evenly", *words, tmp_path / "one"],
-        env=environment(), capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
-    assert both.stdout.replace("/both", "/one") == one.stdout
+def test_the_shell_compares_in_two_processes_and_the_first_one_prints(tmp_path, done):
+    words = "compare shortcut-digits --methods erm,group_dro --seeds 2 --epochs 2 --out"
+    both = torchrun(2, "-m", "evenly", *words.split(), tmp_path / "both")
+    assert both.stdout.replace("/both", "/one") == done(f"{words} {tmp_path / 'one'}")
     tables = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("both", "one")]
     accuracies = [[row["result"]["splits"]["test"]["accuracy"] for row in table["rows"]] for table in tables]
     assert accuracies[0] == pytest.approx(accuracies[1], abs=2e-3)
     assert (tmp_path / "both" / "report.html").exists()
-    again = torchrun(2, "-m", "evenly", *words, tmp_path / "both")
-    assert again.stdout == both.stdout
 
 
-def test_the_shell_says_what_is_wrong_once(tmp_path):
-    for words, message in {
-        "train no-such-data": "evenly: .*no-such-data",
-        "demo": "evenly: torchrun starts `evenly demo` several times over; it is for train and compare",
-        "compare shortcut-digits --jobs 2": "evenly: jobs 2 shares runs among processes",
-    }.items():
-        done = torchrun(2, "-m", "evenly", *words.split(), check=False)
-        said = [line for line in done.stderr.splitlines() if line.startswith("evenly: ")]
-        assert done.returncode != 0
-        assert len(said) == 1, done.stderr
-        assert re.match(message, said[0]), said
-        assert not done.stdout
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train no-such-data", "evenly: .*no-such-data"),
+        ("compare shortcut-digits --jobs 2", "evenly: jobs 2 shares runs among processes, .* torchrun"),
+    ],
+)
+def test_the_shell_says_once_what_is_wrong(words, message):
+    done = torchrun(2, "-m", "evenly", *words.split(), check=False)
+    said = [line for line in done.stderr.splitlines() if line.startswith("evenly: ")]
+    assert done.returncode != 0
+    assert len(said) == 1, done.stderr
+    assert re.match(message, said[0])
+    assert not done.stdout
+
+
+@pytest.mark.parametrize("verb", ["demo", "improve", "audit"])
+def test_verbs_that_share_no_work_are_refused(refused, monkeypatch, verb):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused(
+        f"{verb} shortcut-digits", f"torchrun starts `evenly {verb}` several times over; it is for train and compare"
+    )
 
 
 def workers_of(pid):

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -33,12 +34,8 @@ def data() -> evenly.Data:
         x = torch.cat([centres, torch.zeros(len(y), 4)], 1) + 0.05 * torch.randn(len(y), 6, generator=draw)
         return torch.cat([x, torch.arange(len(y))[:, None].float()], 1), y, 2 * y + place
 
-    other = torch.arange(80)
-    return evenly.Data(
-        train=split(labels, spurious),
-        validation=split(other % 2, other // 2 % 2),
-        test=split(other % 2, other // 2 % 2),
-    )
+    other = torch.arange(80) % 2, torch.arange(80) // 2 % 2
+    return evenly.Data(train=split(labels, spurious), validation=split(*other), test=split(*other))
 
 
 class Counting(nn.Module):
@@ -78,7 +75,8 @@ def train(folder: Path, name: str, stop_at: float | None = None, sleep: float = 
     settings = {"epochs": EPOCHS, "batch_size": BATCH, "lr": 0.1, "precision": "float32"} | arguments
     saved: dict[str, object] = {}
     try:
-        run = evenly.train(data(), model=build, out=folder / name, progress=progress, **settings)
+        with patch("evenly.engine.batches.EVALUATION_BATCH", BATCH):  # so that there are several to share
+            run = evenly.train(data(), model=build, out=folder / name, progress=progress, **settings)
         saved = {"weights": run.model.state_dict(), "cost": run.results.cost, "processes": run.results.processes}
         if run.selection is not None:
             saved["selection"] = run.selection.indices

@@ -180,7 +180,7 @@ class Batches:
             return rows
         sizes = [len(place) for place in self._in_order()]
         if len(sizes) < self.world.size:  # too few to divide: each has all, and the first one's hold
-            return self.world.shared(lambda: rows.cpu()).to(rows.device)
+            return self.world.shared(rows.cpu).to(rows.device)
         return self.world.interleaved(rows, sizes)
 
     def _in_order(self) -> list[Tensor]:

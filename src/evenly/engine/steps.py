@@ -113,14 +113,13 @@ class Step:
     def _in_parts(self, batch: Batch) -> Tensor:
         """The same gradient from several passes, which hold fewer activations at a time."""
         pieces = _pieces(batch, self.parts)
-        if self.objective.function is mean:
-            gradients = [None] * len(pieces)
-        else:
+        gradients: list[Tensor] | list[None] = [None] * len(pieces)
+        if self.objective.function is not mean:
             gradients = self._gradients_of_losses(batch, pieces)
         loss = torch.zeros((), device=self.device)
         for number, (piece, given) in enumerate(zip(pieces, gradients, strict=True), 1):
-            waits = number < len(pieces) and isinstance(self.model, DistributedDataParallel)
-            with self.model.no_sync() if waits else nullcontext():
+            replicated = self.model if isinstance(self.model, DistributedDataParallel) else None
+            with nullcontext() if replicated is None or number == len(pieces) else replicated.no_sync():
                 each = self._losses(self.model, piece, batch.first)
                 gradient = self._mean_gradient(each, batch) if given is None else given
                 each.backward(gradient)

@@ -67,8 +67,9 @@ class Trained:
 
     `cost` is in example-gradients: one forward and backward pass of one example. A forward pass alone counts a third.
     `seen_counts` (N,) is how often each training example was seen up to the epoch whose weights are kept, in this
-    stage. `world` are the processes that trained it. `record` is the observer that was asked for, with all that it has measured. `remarks` are what has to be
-    known of the weights beside their numbers, sentences without a full stop that a page may join.
+    stage. `world` are the processes that trained it. `record` is the observer that was asked for, with all that it has
+    measured. `remarks` are what has to be known of the weights beside their numbers, sentences without a full stop that
+    a page may join.
     """
 
     model: nn.Module

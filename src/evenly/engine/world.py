@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import torch
 from attrs import frozen
 from torch import Tensor, distributed
-from torch.distributed import DistStoreError, PrefixStore
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed import DistStoreError
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+from torch.distributed.rendezvous import rendezvous
 
 from evenly.errors import EvenlyError
 
@@ -114,7 +115,7 @@ class World:
         return torch.cat(received)
 
     def interleaved(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Rows of batches of these sizes, of which every `size`-th from the `rank`-th on is this process's, in order."""
+        """All rows of batches of these sizes; every `size`-th batch from the `rank`-th on is this process's."""
         shapes = self.everyone((tuple(rows.shape), rows.dtype))
         received = []
         for rank, (shape, dtype) in enumerate(shapes):
@@ -149,7 +150,7 @@ def current(device: torch.device) -> World:
             return ALONE
         crowded = device.type != "cuda" or local_processes() > torch.cuda.device_count()
         backend = "gloo" if crowded else "cpu:gloo,cuda:nccl"
-        store, rank, size = next(distributed.rendezvous("env://", timeout=TIMEOUT))
+        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
         # torchrun keeps its store when it starts processes again: they would connect to the addresses of dead ones
         attempt = PrefixStore(f"evenly/attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         distributed.init_process_group(backend, store=attempt, rank=rank, world_size=size, timeout=TIMEOUT)
@@ -159,7 +160,7 @@ def current(device: torch.device) -> World:
 
 def own_device(device: torch.device) -> torch.device:
     """The GPU of this process among those of its machine, where none was named and `torchrun` started several."""
-    if device.type != "cuda" or device.index is not None or asked_for() == 1:
+    if device != torch.device("cuda") or asked_for() == 1:
         return device
     number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if number >= count:

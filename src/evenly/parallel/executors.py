@@ -52,8 +52,8 @@ def executor_for(
     if asked_for() > 1 and (execution.engine == "ray" or execution.jobs > 1):
         other = "engine 'ray'" if execution.engine == "ray" else f"jobs {execution.jobs}"
         raise EvenlyError(
-            f"{other} shares runs among processes, and the {asked_for()} that torchrun started train each run together; "
-            "leave one of the two out"
+            f"{other} shares runs among processes, and the {asked_for()} that torchrun started train each run "
+            "together; leave one of the two out"
         )
     if execution.engine == "ray":
         executor: Executor = import_module("evenly.parallel.on_ray").RayExecutor(work, execution, kept)
