@@ -40,7 +40,7 @@ for verb in (
 log = logging.getLogger("evenly")
 INTERRUPTED = 130  # what typer makes of Ctrl-C
 DEFECT = 70  # of the software, by the convention of sysexits.h
-FIRST = int(os.environ.get("RANK", "0")) == 0
+FIRST = os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
 """Whether this process is the first, or the only one, that torchrun started."""
 OTHERS_WAIT = 5.0
 """Seconds after which another process speaks of an error that the first one has not met."""
