@@ -15,19 +15,29 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 from torch import nn
 from torch.optim import Optimizer
 
-from evenly.data import Data, Split
+from evenly.data import Data
 from evenly.data.examples import Examples
-from evenly.data.images.parts import ranks
-from evenly.data.preprocessing import TablePreprocessing
+from evenly.data.preprocessing import ImagePreprocessing, TablePreprocessing
 from evenly.engine.losses import probabilities
-from evenly.errors import EvenlyError, shortened, unknown
+from evenly.engine.selector import RULES
+from evenly.errors import shortened, unknown
+from evenly.experiment.classifier_data import (
+    Array,
+    InputError,
+    Part,
+    as_data,
+    as_part,
+    check_alike,
+    held_out,
+    network_inputs,
+    scale_of,
+)
 from evenly.experiment.execute import device_named
 from evenly.experiment.request import EXECUTION, SETTINGS
 from evenly.experiment.training import train
@@ -45,16 +55,13 @@ except ImportError:  # scikit-learn before 1.6
         return estimator._validate_data(*arrays, **options)
 
 
-Array = np.ndarray[Any, Any]
 OWN = ("standardise", "validation_fraction", "random_state")
 """Parameters that `evenly.train` does not have."""
 FRACTION = Option("validation_fraction", float, (at_least(0), below(1)))
+STANDARDISE = Option("standardise", bool)
+RANDOM_STATE = Option("random_state", int)
 ONE_FIT = threading.RLock()
 """Training seeds the global random states and puts them back, so that two threads must not train at once."""
-
-
-class InputError(EvenlyError, ValueError):
-    """An input that cannot be learned from; a ValueError as well, which scikit-learn expects."""
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -119,7 +126,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.device = device
         self.out = out
-        vars(self).update(options)
+        for name, value in options.items():
+            setattr(self, name, value)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name, with the options that were given."""
@@ -132,7 +140,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known = {*self.get_params(), *SETTINGS, *EXECUTION, *options, "record", "budget"}
         if strangers := [name for name in params if name not in known]:
             raise InputError(str(unknown("parameter of Classifier", strangers[0], known)))
-        vars(self).update(params)
+        for name, value in params.items():
+            setattr(self, name, value)
         return self
 
     def fit(self, X: Any, y: Any, groups: Any = None, *, validation_data: Sequence[Any] | None = None) -> Self:
@@ -147,34 +156,33 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         X, y = validate_data(self, X, y, allow_nd=True)
         check_classification_targets(y)
-        encoder = LabelEncoder().fit(y)
-        if len(encoder.classes_) < 2:
-            raise InputError(f"y has one class only, {encoder.classes_[0]!r}; there is nothing to tell apart")
         seed = self._seed()
-        parts = self._parts(X, y, groups, validation_data, seed)
-        data = _as_data(parts, encoder, self._scale(parts[0][0]))
-        arguments = {name: value for name, value in self.get_params(deep=False).items() if name not in OWN}
+        parts = self._parts(as_part(X, y, groups), validation_data, seed)
+        scaling = STANDARDISE.checked(self.standardise) and X.ndim == 2
+        scale = scale_of(parts[0].X, getattr(self, "feature_names_in_", None)) if scaling else None
+        data, classes = as_data(parts, scale)
+        arguments = _checked({name: value for name, value in self.get_params(False).items() if name not in OWN}, data)
         with ONE_FIT:
-            run = train(data, seed=seed, **_checked(arguments, data))
+            run = train(data, seed=seed, **arguments)
         self.run_: Run = run
         self.network_: nn.Module = run.model.cpu()
-        self.classes_: Array = encoder.classes_
+        self.classes_: Array = classes
         return self
 
     def predict(self, X: Any) -> Array:
         """The most probable class of each example, (N,)."""
-        chosen = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[chosen]
+        labels: Array = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        return labels
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, (N, K) in the order of `classes_`."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, allow_nd=True)
         config, preprocessing = self.run_.config, self.run_.preprocessing
-        if X.shape[1:] != (shape := config.network.input_shape):
-            raise InputError(f"X has shape {X.shape} and the network takes (N, {', '.join(map(str, shape))}); give that")
         table = preprocessing if isinstance(preprocessing, TablePreprocessing) else None
-        network, inputs = self.network_, torch.from_numpy(_inputs(X, table))
+        is_bytes = isinstance(preprocessing, ImagePreprocessing) or getattr(preprocessing, "dtype", "") == "uint8"
+        check_alike(X, config.network.input_shape, is_bytes)
+        network, inputs = self.network_, torch.from_numpy(network_inputs(X, table))
         if inputs.ndim == 2 and not config.network.own:
             # in float32 a row's outputs depend on how many rows are beside it, by more than scikit-learn allows
             network, inputs = copy.deepcopy(network).double(), inputs.double()
@@ -183,87 +191,24 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities(outputs.double()).numpy()
 
     def _seed(self) -> int:
-        state = self.random_state
-        return state if isinstance(state, int) else int(check_random_state(state).randint(2**31 - 1))
+        if isinstance(self.random_state, int | np.integer):
+            return int(RANDOM_STATE.checked(self.random_state))
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _parts(self, X: Array, y: Array, groups: Any, validation_data: Any, seed: int) -> list[tuple[Any, ...]]:
-        """(X, y, groups) of training and, where there is one, of validation."""
-        train = (X, y, None if groups is None else _as_groups(groups, X))
+    def _parts(self, training: Part, validation_data: Any, seed: int) -> list[Part]:
+        """Training and, where it is asked for, validation."""
         share = FRACTION.checked(self.validation_fraction)
         if validation_data is None:
-            return _held_out(*train, share, seed) if share else [train]
+            return held_out(training, share, seed) if share else [training]
         if share:
             raise InputError(f"validation_data is given and validation_fraction is {share}; give one of them")
         if not isinstance(validation_data, Sequence) or len(validation_data) not in (2, 3):
             raise InputError(f"validation_data must be (X, y) or (X, y, groups), got {shortened(validation_data)}")
-        others, labels, its_groups = (*validation_data, None)[:3]
-        others = validate_data(self, others, reset=False, allow_nd=True)
-        labels = column_or_1d(labels)
-        check_consistent_length(others, labels)
-        return [train, (others, labels, None if its_groups is None else _as_groups(its_groups, others))]
-
-    def _scale(self, X: Array) -> TablePreprocessing | None:
-        """What gives the columns of training (N, F) mean 0 and standard deviation 1; of images None."""
-        if X.ndim != 2 or not self.standardise:
-            return None
-        mean, std = X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64)
-        std[std <= 1e-12 * np.abs(mean)] = 1.0  # constant but for rounding
-        names = [str(name) for name in getattr(self, "feature_names_in_", [f"x{j}" for j in range(X.shape[1])])]
-        label = next(name for name in ("label", *(f"label_{k}" for k in range(len(names)))) if name not in names)
-        return TablePreprocessing(tuple(names), tuple(mean.tolist()), tuple(std.tolist()), label=label)
-
-
-def _inputs(X: Array, scale: TablePreprocessing | None) -> Array:
-    """As the network takes them: float32, and uint8 of images. The array is a copy."""
-    if scale is not None:
-        return scale.encoded(X, {})
-    return X.astype(np.uint8 if X.dtype == np.uint8 and X.ndim > 2 else np.float32)
-
-
-def _as_groups(groups: Any, X: Array) -> Array:
-    groups = check_array(groups, ensure_2d=False, dtype=None, input_name="groups")
-    check_consistent_length(X, groups)
-    if groups.ndim != 1 and groups.dtype != np.bool_:
-        raise InputError(f"groups have shape {groups.shape}; give (N,), or boolean (N, G) where groups overlap")
-    return groups
-
-
-def _held_out(X: Array, y: Array, groups: Array | None, share: float, seed: int) -> list[tuple[Any, ...]]:
-    """Training and validation: in each class and group, that share to within one example."""
-    strata = np.unique(y, return_inverse=True)[1]
-    if groups is not None and groups.ndim == 1:
-        numbers = np.unique(groups, return_inverse=True)[1]
-        strata = strata * (numbers.max() + 1) + numbers
-    held_out = ranks(strata, seed, "validation") >= 1 - share
-    for label in np.unique(y):
-        if (n := len(set(held_out[y == label]))) < 2:
-            where = "training" if held_out[y == label][0] else "validation"
-            raise InputError(
-                f"class {label!r} has {n} examples and none for {where} at validation_fraction {share}; give another "
-                "fraction, or validation_data"
-            )
-    return [(X[part], y[part], None if groups is None else groups[part]) for part in (~held_out, held_out)]
-
-
-def _as_data(parts: list[tuple[Any, ...]], encoder: LabelEncoder, scale: TablePreprocessing | None) -> Data:
-    names, numbered = _numbered([groups for _, _, groups in parts])
-    splits = {}
-    for name, (X, y, _), groups in zip(("train", "validation"), parts, numbered, strict=False):
-        if strangers := sorted(set(y.tolist()) - set(encoder.classes_.tolist())):
-            raise InputError(f"label {strangers[0]!r} of the validation data never occurs in y; remove these examples")
-        splits[name] = Split(_inputs(X, scale), encoder.transform(y), groups, name=name)
-    class_names = [str(label) for label in encoder.classes_]
-    return Data(**splits, class_names=class_names, group_names=names, preprocessing=scale)
-
-
-def _numbered(parts: list[Array | None]) -> tuple[list[str] | None, list[Array | None]]:
-    """The groups' names, and the groups of each part as numbers from 0; overlapping ones stay as they are."""
-    given = [groups for groups in parts if groups is not None and groups.ndim == 1]
-    if len(given) < len(parts):
-        return None, parts
-    values, numbers = np.unique(np.concatenate(given), return_inverse=True)
-    names = [str(value) if values.dtype.kind in "OSU" else f"group {value}" for value in values]
-    return names, np.split(numbers, np.cumsum([len(groups) for groups in given])[:-1])
+        X, y, groups = (*validation_data, None)[:3]
+        X, y = validate_data(self, X, reset=False, allow_nd=True), column_or_1d(y)
+        check_consistent_length(X, y)
+        check_alike(X, training.X.shape[1:], training.X.dtype == np.uint8)
+        return [training, as_part(X, y, groups)]
 
 
 def _checked(arguments: dict[str, Any], data: Data) -> dict[str, Any]:
@@ -271,7 +216,13 @@ def _checked(arguments: dict[str, Any], data: Data) -> dict[str, Any]:
     given = {name: value for name, value in arguments.items() if value is not None}
     if "seed" in given:
         raise InputError(f"seed is called random_state here; give random_state={shortened(given['seed'])}")
-    if data.validation is None and given.get("select", "last") != "last":
+    method = METHODS.get(str(given.get("method")))
+    if method is not None and method.needs_groups and data.train.groups is None and given.get("groups") != "infer":
+        raise InputError(
+            f"method={method.name!r} needs groups and fit was given none; give fit(X, y, groups=...), which searches "
+            "pass on after sklearn.set_config(enable_metadata_routing=True), or groups='infer', or another method"
+        )
+    if data.validation is None and RULES.get(given.get("select", "last")) is not None:
         raise InputError(
             f"select {given['select']!r} needs validation examples and there are none; give validation_fraction=0.2, "
             "or validation_data=(X, y) to fit"
