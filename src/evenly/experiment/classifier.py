@@ -171,7 +171,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """The most probable class of each example, (N,)."""
-        labels: Array = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        chosen = self.predict_proba(X).argmax(axis=1)
+        labels: Array = self.classes_[chosen]
         return labels
 
     def predict_proba(self, X: Any) -> Array:

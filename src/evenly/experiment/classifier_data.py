@@ -106,6 +106,8 @@ def as_data(parts: Sequence[Part], scale: TablePreprocessing | None) -> tuple[Da
     classes = np.unique(parts[0].y)
     if len(classes) < 2:
         raise InputError(f"y has one class only, {classes.item()!r}; there is nothing to tell apart")
+    if len({part.groups is None or part.groups.shape[1:] for part in parts}) > 1:
+        raise InputError("groups of training and of validation_data are not alike; give both as (N,), or neither")
     group_names, groups = _numbered([part.groups for part in parts])
     splits: dict[str, Any] = {}
     for name, part, numbers in zip(("train", "validation"), parts, groups, strict=False):
