@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -401,3 +404,11 @@ def test_the_name_is_there_before_anything_is_loaded():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_the_example_chooses_pde_by_the_worst_group():
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", str(root / "examples" / "sklearn_search.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    assert re.search("^pde on test: worst group [67]", done.stdout, re.MULTILINE), done.stdout
