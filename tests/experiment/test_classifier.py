@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 import sklearn
 import torch
+from joblib.externals.loky import get_reusable_executor
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.metrics import make_scorer
@@ -350,6 +351,7 @@ class TestSearches:
         state = torch.get_rng_state()
         with joblib.parallel_config(backend):
             shared = GridSearchCV(evenly.Classifier(epochs=2), grid, cv=2, n_jobs=2).fit(*blobs)
+        get_reusable_executor().shutdown()  # its idle processes would stay for the tests after this one
         scores = [search.cv_results_["mean_test_score"].tolist() for search in (alone, shared)]
         assert scores[0] == scores[1]
         assert torch.equal(torch.get_rng_state(), state)
