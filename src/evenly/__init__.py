@@ -21,6 +21,7 @@ _HOMES = {
     "RandomPerturbation": "evenly.optim",
     "EvenlyError": "evenly.errors",
     "group_accuracy": "evenly.engine",
+    "worst_group_accuracy": "evenly.engine.scoring",
     "hard_examples": "evenly.methods",
     "coherence": "evenly.diagnose.model_coherence",
     "CoherenceTracker": "evenly.diagnose.tracking",
@@ -41,6 +42,7 @@ _HOMES = {
     "l1_norm": "evenly.diagnose.norms",
     "Recorder": "evenly.diagnose.recording",
     "record_checkpoints": "evenly.diagnose.recording",
+    "Classifier": "evenly.experiment.classifier",
     "train": "evenly.experiment.training",
     "compare": "evenly.experiment.comparing",
     "improve": "evenly.experiment.improving",
@@ -83,7 +85,9 @@ if TYPE_CHECKING:
     from evenly.diagnose.stability import stability_card as stability_card
     from evenly.diagnose.tracking import CoherenceTracker as CoherenceTracker
     from evenly.engine import group_accuracy as group_accuracy
+    from evenly.engine.scoring import worst_group_accuracy as worst_group_accuracy
     from evenly.errors import EvenlyError as EvenlyError
+    from evenly.experiment.classifier import Classifier as Classifier
     from evenly.experiment.comparing import compare as compare
     from evenly.experiment.improving import improve as improve
     from evenly.experiment.training import train as train

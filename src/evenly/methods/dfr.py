@@ -67,15 +67,15 @@ def check(
         )
     if not strengths or min(strengths) <= 0:
         raise SettingError("strengths", list(strengths), "numbers above 0, at least one")
-    labels = split.labels.cpu()
+    labels, names = split.labels.cpu(), data.class_names or range(data.classes)
     if (missing := missing_class(labels, data.classes)) is not None:
-        raise EvenlyError(f"class {missing} has no {on} example to fit a last layer to; use on='train'")
+        raise EvenlyError(f"class {names[missing]} has no {on} example to fit a last layer to; use on='train'")
     tuned, held_out, sets = balanced_draws(data, on, draws or DRAWS[on], seed)
     for members in [tuned, *sets] if len(held_out) else sets:
         if (missing := missing_class(labels[members], data.classes)) is not None:
             raise EvenlyError(
-                f"a group-balanced draw of {len(members)} examples holds none of class {missing}; make the groups of "
-                "one class each, or give the smallest one more examples"
+                f"a group-balanced draw of {len(members)} examples holds none of class {names[missing]}; make the "
+                "groups of one class each, or give the smallest one more examples"
             )
 
 

@@ -130,7 +130,7 @@ def infer_groups(model: Factory, data: Data, fit: Fit, rule: Infer = "useful") -
     A class that nothing stands apart in is one group. The early fit is a stage of its own, "groups".
     """
     if rule == "useful":
-        check_splittable(data.train.labels)
+        check_splittable(data.train.labels, names=data.class_names)
     early = train_early(model, data, evolve(fit, budget=None), None, stage="groups")
 
     def compute() -> Saved:

@@ -14,6 +14,7 @@ Both trainings have the run's optimizer: with SAM, the early network is trained 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -53,7 +54,7 @@ On = Literal["probabilities", "logits", "features"]
 def check(data: Data, settings: Settings, separating_epoch: int | None, **_: object) -> None:
     """Refuse to separate after the end of the run, and classes that cannot be split."""
     check_separating_epoch(data, settings, separating_epoch)
-    check_splittable(data.train.labels)
+    check_splittable(data.train.labels, names=data.class_names)
 
 
 @method(control="random_upsample", check=check)
@@ -157,8 +158,8 @@ def _higher_loss_cluster(points: np.ndarray, losses: np.ndarray, seed: int) -> n
     return np.flatnonzero(assignment == int(np.argmax(means)))
 
 
-def check_splittable(labels: Tensor, classes: int | None = None) -> None:
-    """Refuse labels (N,) that leave a class with nothing to split."""
+def check_splittable(labels: Tensor, classes: int | None = None, names: Sequence[str] | None = None) -> None:
+    """Refuse labels (N,) that leave a class with nothing to split; `names` are those of the classes."""
     if len(labels) == 0:
         raise EvenlyError("there are no examples to split into easy and hard; give at least two of a class")
     if int(labels.min()) < 0 or (classes is not None and int(labels.max()) >= classes):
@@ -166,6 +167,7 @@ def check_splittable(labels: Tensor, classes: int | None = None) -> None:
     counts = torch.bincount(labels)
     if bool((counts == 1).any()):
         label = int((counts == 1).nonzero()[0])
+        name = label if names is None else names[label]
         raise EvenlyError(
-            f"class {label} has one example and cannot be split into easy and hard; add examples or drop the class"
+            f"class {name} has one example and cannot be split into easy and hard; add examples or drop the class"
         )
