@@ -78,6 +78,7 @@ class RunWork:
     def _run(self, node: RunNode, show: Show, world: World) -> Run:
         data, folder = self.data(node.plan.seed), self.place(node)
         if folder is not None and world.size == 1 and (run := self._finished(node, data)) is not None:
+            log_finished(self.execution.log, folder)
             return run
         prepared = prepare(node.plan, data, threads=1)
         prepared = evolve(prepared, config=evolve(prepared.config, control_of=node.control_of))
@@ -99,6 +100,7 @@ class RunWork:
         try:
             named = not (self.source.is_function or plan.model.own or "weights" in plan.model.options)
             if named and (run := self._finished(node)) is not None:
+                log_finished(self.execution.log, folder)
                 return Finished(node.id, run)
         except EvenlyError as error:
             return failed(node.id, error)
@@ -113,8 +115,8 @@ class RunWork:
             write_failure(folder, event.reason, "")
 
     def log(self, event: Event | Shared, node: RunNode) -> None:
-        """Log a run that is over: one that ran on another machine, or in an earlier call that was killed."""
-        if self.execution.log is not None and isinstance(event, Finished) and (folder := self.place(node)) is not None:
+        """Log a run that was trained on Ray, once it is over: its worker may not see where logs are kept."""
+        if isinstance(event, Finished) and self.execution.engine == "ray" and (folder := self.place(node)) is not None:
             log_finished(self.execution.log, folder)
 
     def data(self, seed: int) -> Data:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 from attrs import frozen
 
 from evenly.errors import EvenlyError, first_line
-from evenly.files import AGAIN, unsealed
+from evenly.files import AGAIN, read_json, unsealed
 from evenly.integrations.loggers.points import Point, points_of_results, points_of_row, settings_of_run
 from evenly.runs.folder import read_config, read_results
-from evenly.runs.status import Status, read_status
 
 
 @frozen
@@ -68,14 +66,37 @@ def read_run(folder: Path) -> LoggedRun:
 
 def folders_in(folder: Path) -> list[Path]:
     """The folders of runs that have begun, in a folder that evenly wrote or in a folder of such folders."""
-    status = read_status(folder)
-    runs = [Path(run.folder) for each in (status, *status.parts) for run in each.runs if run.folder is not None]
-    runs += [best for each in _improvements(status) if (best := Path(each.folder) / "best").is_dir()]
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise EvenlyError(f"{folder} {what}; give a folder that `evenly train` or `evenly compare` left")
+    if _kind(folder):
+        return _runs_of(folder)
+    try:
+        children = sorted(each for each in folder.iterdir() if each.is_dir() and _kind(each))
+    except OSError as error:
+        raise EvenlyError(f"{folder} cannot be read ({error.strerror}); give a folder that you may read") from None
+    if not children:
+        raise EvenlyError(f"{folder} holds no run or comparison; give a folder that `evenly train` or `compare` left")
+    return [run for child in children for run in _runs_of(child)]
+
+
+def _kind(folder: Path) -> str:
+    """Whose folder it is: of a run, of a comparison, of an improvement, or of none."""
+    try:
+        content = read_json(folder / "config.json")
+    except EvenlyError:
+        return "run"  # whoever reads it as one says what is wrong with it
+    kinds = {"plan": "run", "compare": "comparison", "improve": "improvement"}
+    names = kinds.keys() & content.keys() if isinstance(content, dict) else set()
+    return kinds[names.pop()] if names else ""
+
+
+def _runs_of(folder: Path) -> list[Path]:
+    if (kind := _kind(folder)) == "run":
+        return [folder]
+    parts = ("runs/*", "best") if kind == "improvement" else ("search/runs/*", "runs/*")
+    runs = [run for part in parts for run in sorted(folder.glob(part))]
     return [run for run in runs if (run / "config.json").exists()]
-
-
-def _improvements(status: Status) -> list[Status]:
-    return [each for each in (status, *status.parts) if each.kind == "improvement"]
 
 
 def _read_rows(path: Path, finished: bool, group_names: Sequence[str]) -> tuple[tuple[LoggedRow, ...], float]:
@@ -103,11 +124,4 @@ def _read_rows(path: Path, finished: bool, group_names: Sequence[str]) -> tuple[
 
 def _group_of(path: Path) -> str:
     """The comparison or improvement that a folder lies in: COMPARED/runs/RUN, COMPARED/search/runs/RUN, JOB/best."""
-    for above in path.parents[:3]:
-        try:
-            content = json.loads((above / "config.json").read_bytes())
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(content, dict) and {"compare", "improve"} & content.keys():
-            return above.name
-    return ""
+    return next((above.name for above in path.parents[:3] if _kind(above) in ("comparison", "improvement")), "")

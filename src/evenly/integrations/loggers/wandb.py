@@ -38,7 +38,8 @@ class WandbLogger:
         self.project, self.offline = project, offline
         self._open: dict[str, tuple[Any, LoggedRun]] = {}
         self._next: dict[str, int] = {}
-        self._places: dict[str, str] = {}
+        self._axes: set[tuple[str, str]] = set()  # of a run, a stage
+        self._pages: dict[str, str] = {}
 
     def add(self, run: LoggedRun) -> int:
         """Send what W&B lacks of a run; how many points that is."""
@@ -50,7 +51,9 @@ class WandbLogger:
             if number < self._next[run.id]:
                 continue
             stage = part(row.stage)
-            opened.define_metric(f"{stage}/*", step_metric=f"{stage}/epoch")
+            if (run.id, stage) not in self._axes:
+                self._axes.add((run.id, stage))
+                opened.define_metric(f"{stage}/*", step_metric=f"{stage}/epoch")
             values = {point.tag: point.value for point in row.points}
             opened.log({**values, f"{stage}/epoch": row.epoch}, step=number)
             added += len(values)
@@ -65,16 +68,18 @@ class WandbLogger:
 
     def where(self, run: LoggedRun) -> str:
         """The run's page, or the folder that `wandb sync` uploads."""
-        return self._places.get(run.id) or f"project {self.project}, run {run.id}"
+        if self.offline:
+            return str(max(_offline_runs(run), default=run.folder / "wandb"))
+        return self._pages.get(run.id) or f"project {self.project}, run {run.id}"
 
     def close(self) -> None:
         """Finish what is open, and note it."""
         while self._open:
             _, (opened, run) = self._open.popitem()
-            place = Path(opened.dir).parent
+            place = Path(opened.dir).resolve().parent
             opened.finish()
             if self.offline and not _uploaded(run):
-                for old in set(_offline_runs(run)) - {place.resolve()}:
+                for old in set(_offline_runs(run)) - {place}:
                     shutil.rmtree(old, ignore_errors=True)
             write_json(run.folder / "wandb" / NOTE, self._note(run))
 
@@ -96,7 +101,8 @@ class WandbLogger:
         if self.offline and _uploaded(run) and (note := _read_note(run)) is not None:
             there = int(note["rows"]) + 1
         self._next[run.id] = there
-        self._places[run.id] = opened.url or str(Path(opened.dir).parent)
+        if not self.offline:
+            self._pages[run.id] = opened.url or ""
         return opened
 
     def _note(self, run: LoggedRun) -> dict[str, Any]:
@@ -123,6 +129,7 @@ def connect() -> WandbLogger:
 
 
 def _offline_runs(run: LoggedRun) -> list[Path]:
+    """Those in the run's folder; the time of their beginning is in their names."""
     return [path.resolve() for path in (run.folder / "wandb").glob(f"offline-run-*-{run.id}*")]
 
 
