@@ -24,7 +24,7 @@ from evenly.errors import EvenlyError
 from evenly.experiment.arms import Asked, arms_and_controls
 from evenly.experiment.execute import device_for, largest_images
 from evenly.experiment.graph import failures_of, graph_of, nodes_of, rows_of
-from evenly.experiment.logs import check_callback, check_log
+from evenly.experiment.logs import check_log
 from evenly.experiment.recipes import recipe_of
 from evenly.experiment.request import (
     recording,
@@ -105,8 +105,7 @@ def compare(
     paper = recipe_of(data, recipe)
     model, data_options = paper.model if model is None else model, paper.for_data(data_options)
     arguments, execution = split_arguments({**paper.settings, **settings})
-    check_log(execution, out)
-    check_callback(callback, "a row of the metrics and the run's plan", execution)
+    check_log(execution, out, callback, "a row of the metrics and the run's plan")
     searching = {name: arguments.pop(name) for name in settings_of(Searching) if name in arguments}
     for name, kind, value in (
         ("methods", str | Sequence[str], methods),

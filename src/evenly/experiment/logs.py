@@ -12,8 +12,13 @@ from evenly.integrations.loggers import connect
 from evenly.settings import Execution
 
 
-def check_log(execution: Execution, out: Any) -> None:
-    """Refuse a log that cannot be written, before anything is loaded or trained."""
+def check_log(execution: Execution, out: Any, callback: Any = None, arguments: str = "") -> None:
+    """Refuse a log that cannot be written or a callback that cannot be called, before anything is loaded or trained.
+
+    Args:
+        arguments: what the callback is called with, in words.
+    """
+    _check_callback(callback, arguments, execution)
     if (name := execution.log) is None:
         return
     if out is None:
@@ -21,12 +26,8 @@ def check_log(execution: Execution, out: Any) -> None:
     current(device_for(execution)).on_first(lambda: connect(name).close())
 
 
-def check_callback(callback: Any, arguments: str, execution: Execution) -> None:
-    """Refuse what cannot be called, or not in the processes that train.
-
-    Args:
-        arguments: what it is called with, in words.
-    """
+def _check_callback(callback: Any, arguments: str, execution: Execution) -> None:
+    """Refuse what cannot be called, or not in the processes that train."""
     if callback is not None and not callable(callback):
         raise EvenlyError(f"callback must be a function of {arguments}, got {callback!r}")
     if callback is None or (execution.jobs == 1 and execution.engine == "local"):

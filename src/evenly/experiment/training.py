@@ -19,7 +19,7 @@ from evenly.data import Data
 from evenly.data import load as load_data
 from evenly.errors import EvenlyError
 from evenly.experiment.execute import check_method, execute, largest_images, prepare
-from evenly.experiment.logs import check_callback, check_log
+from evenly.experiment.logs import check_log
 from evenly.experiment.recipes import recipe_of
 from evenly.experiment.request import (
     BUDGET,
@@ -82,7 +82,7 @@ def train(
         callback: called with each row of the metrics as it is written: after every epoch of every stage. A run that
             goes on calls it with new epochs only.
         settings: any of `evenly.settings.Settings` (epochs, batch_size, lr, select, ...), `model_options`, any of
-            `evenly.settings.Execution` (device, workers, capture, log), and the options of the method. `groups` may name
+            `evenly.settings.Execution` (device, workers, log, ...), and the options of the method. `groups` may name
             columns of a table, as "place" or "label,place" (`evenly.data.metadata`).
     """
     if misplaced:
@@ -93,8 +93,7 @@ def train(
     paper = recipe_of(data, recipe)
     model, data_options = paper.model if model is None else model, paper.for_data(data_options)
     arguments, execution = split_arguments({**paper.settings, **paper.for_method(method), **settings})
-    check_log(execution, out)
-    check_callback(callback, "a row of the metrics", execution)
+    check_log(execution, out, callback, "a row of the metrics")
     place, values = source(data, data_options, arguments, largest_images(execution) if model is None else None)
     with isolated(derive(seed, "train")), on_threads(1):
         loaded = place.data(seed)

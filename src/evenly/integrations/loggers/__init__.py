@@ -7,7 +7,7 @@ both ways leave the same.
 >>> log_folder("runs/a", "tensorboard")
 """
 
-from evenly.integrations.loggers.sending import LOGGERS, Logged, connect, log_folder, log_run
 from evenly.integrations.loggers.live import live_log, log_finished
+from evenly.integrations.loggers.sending import Logged, connect, log_folder, log_run
 
-__all__ = ["LOGGERS", "Logged", "connect", "live_log", "log_finished", "log_folder", "log_run"]
+__all__ = ["Logged", "connect", "live_log", "log_finished", "log_folder", "log_run"]

@@ -12,19 +12,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import mlflow
 from attrs import define, field
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
 
 from evenly.errors import EvenlyError, first_line
-from evenly.integrations.hosts import missing
 from evenly.integrations.loggers.folders import LoggedRun
 from evenly.integrations.loggers.points import part
-
-try:
-    import mlflow
-    from mlflow.entities import Metric, Param
-    from mlflow.exceptions import MlflowException
-except ModuleNotFoundError as error:
-    raise missing("mlflow", error) from None
 
 METRICS, PARAMS = 1000, 100
 """Metrics and parameters that MLflow takes in one request."""

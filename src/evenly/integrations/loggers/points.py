@@ -116,4 +116,6 @@ _SETTINGS = settings_of(Settings)
 def _simple(value: Any) -> Any:
     if isinstance(value, bool | int | float):
         return value
-    return "none" if value is None else str(value).encode(errors="replace").decode()  # a file's name need not be valid text
+    return (
+        "none" if value is None else str(value).encode(errors="replace").decode()
+    )  # a file's name need not be valid text

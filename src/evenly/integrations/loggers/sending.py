@@ -57,7 +57,13 @@ def connect(name: str) -> Logger:
     """The logger of a name, ready to write; a library that is missing is named with the command that installs it."""
     if name not in LOGGERS:
         raise unknown("logger", name, LOGGERS)
-    logger: Logger = import_module(f"evenly.integrations.loggers.{name}").connect()
+    try:
+        module = import_module(f"evenly.integrations.loggers.{name}")
+    except ModuleNotFoundError as error:
+        raise EvenlyError(
+            f"logging to {name} needs {error.name}, which is not installed; run: pip install 'evenly[{name}]'"
+        ) from None
+    logger: Logger = module.connect()
     return logger
 
 

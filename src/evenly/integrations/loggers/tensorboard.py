@@ -13,19 +13,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
 
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+from tensorboard.summary.writer.record_writer import RecordWriter
+
 from evenly.files import atomic, writing
-from evenly.integrations.hosts import missing
 from evenly.integrations.loggers.folders import LoggedRun
 from evenly.integrations.loggers.points import RESULTS, Point
-
-try:
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-    from tensorboard.summary.writer.record_writer import RecordWriter
-except ModuleNotFoundError as error:
-    raise missing("tensorboard", error) from None
 
 FILE = "events.out.tfevents.0.evenly"
 """TensorBoard finds event files by "tfevents" in their names, and names a run by its folder."""

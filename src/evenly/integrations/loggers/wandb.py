@@ -1,8 +1,8 @@
 """Weights & Biases: a run of its own for each run of evenly, whose id follows from the run.
 
-The project is the one of ``WANDB_PROJECT``, else "evenly". Each row is a step of W&B, so a server that is asked to
-resume the run answers with the number of rows that it has, and only later rows are sent. A server keeps what it was sent
-once: rows that a resumed run computed anew stay as they were first.
+The project is the one of ``WANDB_PROJECT``, else "evenly". Each row is a step of W&B. A server that is asked to resume
+the run answers with the number of rows that it has, and only later rows are sent. It keeps what it was sent once: rows
+that a resumed run computed anew stay as they were first.
 
 Offline (``WANDB_MODE=offline``) nobody answers. What was written whole is noted in `wandb/evenly.json` in the run's
 folder; if there is more to log, the offline run is written anew and takes the place of the old one, unless that was
@@ -15,16 +15,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import wandb
+
 from evenly.errors import EvenlyError, first_line
 from evenly.files import read_json, write_json
-from evenly.integrations.hosts import missing
 from evenly.integrations.loggers.folders import LoggedRun
 from evenly.integrations.loggers.points import part
-
-try:
-    import wandb
-except ModuleNotFoundError as error:
-    raise missing("wandb", error) from None
 
 NOTE = "evenly.json"
 
@@ -36,8 +32,9 @@ class WandbLogger:
 
     def __init__(self, project: str, offline: bool) -> None:
         self.project, self.offline = project, offline
-        self._open: dict[str, tuple[Any, LoggedRun]] = {}
-        self._next: dict[str, int] = {}
+        self._open: dict[str, Any] = {}
+        self._sent: dict[str, LoggedRun] = {}  # as it was when the whole of it was sent
+        self._next: dict[str, int] = {}  # row
         self._axes: set[tuple[str, str]] = set()  # of a run, a stage
         self._pages: dict[str, str] = {}
 
@@ -56,14 +53,14 @@ class WandbLogger:
                 opened.define_metric(f"{stage}/*", step_metric=f"{stage}/epoch")
             values = {point.tag: point.value for point in row.points}
             opened.log({**values, f"{stage}/epoch": row.epoch}, step=number)
+            self._next[run.id] = number + 1
             added += len(values)
-        self._next[run.id] = max(self._next[run.id], len(run.rows) + 1)
         if run.results is not None:
             results = {point.tag: point.value for point in run.results}
             there = dict(opened.summary)
             added += sum(there.get(tag) != value for tag, value in results.items())
             opened.summary.update(results)
-        self._open[run.id] = opened, run
+        self._sent[run.id] = run
         return added
 
     def where(self, run: LoggedRun) -> str:
@@ -75,9 +72,11 @@ class WandbLogger:
     def close(self) -> None:
         """Finish what is open, and note it."""
         while self._open:
-            _, (opened, run) = self._open.popitem()
+            id, opened = self._open.popitem()
             place = Path(opened.dir).resolve().parent
             opened.finish()
+            if (run := self._sent.pop(id, None)) is None:
+                continue
             if self.offline and not _uploaded(run):
                 for old in set(_offline_runs(run)) - {place}:
                     shutil.rmtree(old, ignore_errors=True)
@@ -85,7 +84,7 @@ class WandbLogger:
 
     def _opened(self, run: LoggedRun) -> Any:
         if run.id in self._open:
-            return self._open[run.id][0]
+            return self._open[run.id]
         opened = wandb.init(
             project=self.project,
             id=run.id,
@@ -97,6 +96,8 @@ class WandbLogger:
             reinit="create_new",
             settings=wandb.Settings(console="off", silent=True),
         )
+        self._open[run.id] = opened
+        self._axes -= {(run.id, part(row.stage)) for row in run.rows}
         there = int(opened.step)
         if self.offline and _uploaded(run) and (note := _read_note(run)) is not None:
             there = int(note["rows"]) + 1
