@@ -140,7 +140,8 @@ def test_the_settings_are_in_the_table_of_hyperparameters(folder):
     assert start.hparams["epochs"].number_value == 4
     assert "factor=2" in start.hparams["method_options"].string_value
     experiment = metadata.parse_experiment_plugin_data(contents[metadata.EXPERIMENT_TAG])
-    assert {info.name for info in experiment.hparam_infos} == start.hparams.keys()
+    columns = {info.name for info in experiment.hparam_infos}
+    assert columns == start.hparams.keys() | {"budget", "control_of", "method_options", "model_options", "data_options"}
     assert {info.name.tag for info in experiment.metric_infos} - {"results/validation/worst_group"} <= set(
         events.Tags()["scalars"]
     ) | {"results/test/worst_group"}

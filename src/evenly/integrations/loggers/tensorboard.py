@@ -32,6 +32,8 @@ TABLE = [
     f"{RESULTS}/cost_multiple",
 ]
 """The columns of results in TensorBoard's table of hyperparameters."""
+SOMETIMES = {"method_options": "", "model_options": "", "data_options": "", "control_of": "", "budget": 0.0}
+"""Settings that not every run has. TensorBoard takes the columns of one run for all runs, so they are named in each."""
 TYPES = {bool: api_pb2.DATA_TYPE_BOOL, int: api_pb2.DATA_TYPE_FLOAT64, float: api_pb2.DATA_TYPE_FLOAT64}
 
 
@@ -119,7 +121,7 @@ def _settings(run: LoggedRun) -> Any:
         setattr(started.hparams[name], kind, value)
     columns = [
         api_pb2.HParamInfo(name=name, type=TYPES.get(type(value), api_pb2.DATA_TYPE_STRING))
-        for name, value in settings.items()
+        for name, value in (SOMETIMES | settings).items()
     ]
     metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=tag) for tag in TABLE]
     experiment = api_pb2.Experiment(hparam_infos=columns, metric_infos=metrics)
@@ -132,7 +134,7 @@ def _settings(run: LoggedRun) -> Any:
 
 
 def _in_one(options: Mapping[str, Any]) -> str:
-    """Options in one column: methods have different ones, and TensorBoard takes the columns of one of the runs."""
+    """Options in one column, since methods have different ones."""
     return ", ".join(f"{name}={value}" for name, value in options.items())
 
 
