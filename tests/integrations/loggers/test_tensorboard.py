@@ -1,13 +1,18 @@
 """TensorBoard reads back every number of the metrics, however often and whenever a run was logged."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import evenly
 from evenly.errors import EvenlyWarning
+from evenly.experiment.request import Source
+from evenly.experiment.work import RunWork
 from evenly.integrations.loggers import log_folder
+from evenly.parallel.graph import Began, Finished
+from evenly.settings import Execution
 
 pytest.importorskip("tensorboard")
 
@@ -130,6 +135,23 @@ def test_a_live_run_that_is_stopped_and_goes_on_has_each_row_once(folder, toy_da
     assert scalars(tmp_path / "b")["final/train_loss"] == scalars(folder)["final/train_loss"]
 
 
+def test_a_run_under_way_may_be_logged_from_elsewhere_meanwhile(toy_data, tmp_path, has_all):
+    added = []
+
+    def also(row):
+        added.append(log_folder(tmp_path / "b", "tensorboard")[0].added)
+        with (tmp_path / "b" / FILE).open("ab") as file:
+            file.write(b"another process is writing")
+
+    evenly.train(
+        toy_data, model="mlp", epochs=4, device="cpu", log="tensorboard", out=tmp_path / "b", callback=also,
+        progress=lambda share, note: None,
+    )  # fmt: skip
+    assert len(added) == 4
+    has_all(tmp_path / "b")
+    assert log_folder(tmp_path / "b", "tensorboard")[0].added == 0
+
+
 def test_the_settings_are_in_the_table_of_hyperparameters(folder):
     log_folder(folder, "tensorboard")
     events = EventAccumulator(str(folder))
@@ -185,6 +207,18 @@ def test_a_finished_run_of_a_comparison_whose_log_is_lost_is_logged_again(toy_da
     assert not (folder / FILE).exists()
     evenly.compare(toy_data, **run, log="tensorboard")
     assert scalars(folder)["final/train_loss"].keys() == {1, 2}
+
+
+def test_a_run_on_ray_is_logged_where_it_was_asked_for_once_it_is_over(folder, has_all):
+    out = folder.parent / "c"
+    (out / "runs").mkdir(parents=True)
+    folder.rename(out / "runs/a")
+    work = RunWork(Source(None, {}), Execution(engine="ray", log="tensorboard"), out)
+    node = SimpleNamespace(id="a", folder_name="a")
+    work.log(Began("a"), node)
+    assert not (out / "runs/a" / FILE).exists()
+    work.log(Finished("a", None), node)
+    has_all(out / "runs/a")
 
 
 def test_a_log_that_cannot_be_written_does_not_stop_the_run(toy_data, tmp_path, monkeypatch):
