@@ -68,6 +68,8 @@ BY_GROUP = ("worst-group", "worst-group-argmax")
 """The selection rules that go by groups."""
 SCHEDULES = ("constant", "step", "cosine")
 AUGMENTATIONS = ("none", "basic", "resized", "trivial")
+LOGGERS = ("tensorboard", "wandb", "mlflow")
+"""Where the metrics of a run can be logged; each is an extra of the same name."""
 
 
 @frozen
@@ -314,6 +316,12 @@ class Execution:
     sync_batchnorm: bool = setting(
         True,
         help="under torchrun, on GPUs: let batch normalisation see each process's part of a batch alone, as on CPUs",
+    )
+    log: str | None = setting(
+        None,
+        one_of(*LOGGERS),
+        help="where the metrics are logged as the run goes on: tensorboard, wandb or mlflow",
+        none="none",
     )
     jobs: int = setting(1, at_least(1), help="processes that share the runs; results do not depend on it")
     together: int = setting(3, at_least(1), help="runs trained side by side on one GPU")

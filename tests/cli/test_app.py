@@ -23,6 +23,7 @@ VERBS = [
     "reproduce",
     "report",
     "status",
+    "log",
     "methods",
     "datasets",
     "models",

@@ -22,6 +22,7 @@ import typer
 from evenly import __version__
 from evenly.analyses import AuditSettings, Axes, CardSettings, Quadratic, Runs
 from evenly.cli import audit, compare, demo, improve, lists, reproduce, stability, status, train, use
+from evenly.cli import log as logs
 from evenly.errors import EvenlyError, EvenlyWarning, SettingError, lack_of_memory
 from evenly.settings import Execution, Improving, Searching, Settings, settings_of
 
@@ -32,8 +33,8 @@ app = typer.Typer(
 )  # fmt: skip
 for verb in (
     demo.demo, improve.improve, train.train, compare.compare, use.predict, use.export, audit.audit,
-    stability.stability, reproduce.reproduce, use.report, status.status, lists.methods, lists.datasets, lists.models,
-    lists.optimizers, lists.cache,
+    stability.stability, reproduce.reproduce, use.report, status.status, logs.log, lists.methods, lists.datasets,
+    lists.models, lists.optimizers, lists.cache,
 ):  # fmt: skip
     app.command()(verb)
 

@@ -33,7 +33,7 @@ from evenly.errors import EvenlyError
 from evenly.settings import Execution, Settings
 
 
-@takes(Settings, (Execution, ("device", "workers", "capture", "stream", "accumulate", "sync_batchnorm")))
+@takes(Settings, (Execution, ("device", "workers", "capture", "stream", "accumulate", "sync_batchnorm", "log")))
 def train(
     data: Annotated[str | None, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)] = None,
     method: Annotated[
@@ -78,6 +78,7 @@ def train(
       evenly train reviews.csv --method pde --groups label,product
       evenly train photos/ --model resnet18 --augment basic --epochs 60
       evenly train my.npz --record forgetting=true --record every=10
+      evenly train my.npz --log tensorboard
       evenly train --config runs/a/config.json --out runs/b
       torchrun --nproc-per-node 4 -m evenly train photos/ --model resnet50
     """

@@ -43,6 +43,7 @@ class Fit:
         record: makes, for the data of a fit, what is called with (network, epoch) after every epoch; what it returns
             goes into the metrics, its state into the checkpoint. It counts neither as cost nor as time.
         progress: called with the share that is done, and a note, after every epoch.
+        on_row: called with the row of every epoch once it is in the metrics.
         world: the processes that train together; each calls the method alike, with data and settings of its own.
     """
 
@@ -57,6 +58,7 @@ class Fit:
     inferred: bool = field(default=False, kw_only=True)
     record: Callable[[Data], Observer] | None = field(default=None, kw_only=True)
     progress: Callable[[float, str], None] = field(default=lambda share, note: None, kw_only=True)
+    on_row: Callable[[Row], None] = field(default=lambda row: None, kw_only=True)
     world: World = field(default=ALONE, kw_only=True)
 
     @property

@@ -166,6 +166,7 @@ class Loop:
             row |= self.observer(self.model, self.epoch)
         if self.fit.checkpoints is not None:
             self._save(self.fit.checkpoints, row)
+        self.fit.on_row(row)
         self.fit.progress(self._progress(), self._note(row))
 
     def _begin(self) -> float:

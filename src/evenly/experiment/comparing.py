@@ -24,6 +24,7 @@ from evenly.errors import EvenlyError
 from evenly.experiment.arms import Asked, arms_and_controls
 from evenly.experiment.execute import device_for, largest_images
 from evenly.experiment.graph import failures_of, graph_of, nodes_of, rows_of
+from evenly.experiment.logs import check_log
 from evenly.experiment.recipes import recipe_of
 from evenly.experiment.request import (
     recording,
@@ -36,7 +37,7 @@ from evenly.experiment.request import (
 from evenly.experiment.search import check_search, with_values
 from evenly.experiment.search import search as find_values
 from evenly.experiment.walking import made_folder, walked_runs
-from evenly.experiment.work import RunWork
+from evenly.experiment.work import Callback, RunWork
 from evenly.files import as_path, holds_something, read_json, unused
 from evenly.optim.registry import known_name
 from evenly.parallel.executors import Kept
@@ -65,6 +66,7 @@ def compare(
     data_options: Mapping[str, Any] | None = None,
     recipe: str | None = None,
     out: str | Path | Callable[[Mapping[str, Any]], Path] | None = None,
+    callback: Callback | None = None,
     **settings: Any,
 ) -> Comparison:
     """Compare methods fairly.
@@ -90,6 +92,8 @@ def compare(
             The table, `results.json` and the page have the runs of all calls whose weights were chosen by the same rule
             and that swept the same names; the others are kept under "others". A comparison refused before its first
             epoch leaves no folder.
+        callback: called with each row of the metrics as it is written, and the `Plan` of its run, in the process that
+            trains the run: with `jobs` or Ray it has to be a function of a module.
         settings: as for `evenly.train`, for all arms alike; `jobs` processes share the runs, and
             `together` runs go side by side on one GPU. A run that fails is named in `Comparison.failures`, the others
             go on; the next call runs it again only with `retry`.
@@ -101,6 +105,7 @@ def compare(
     paper = recipe_of(data, recipe)
     model, data_options = paper.model if model is None else model, paper.for_data(data_options)
     arguments, execution = split_arguments({**paper.settings, **settings})
+    check_log(execution, out, callback, "a row of the metrics and the run's plan")
     searching = {name: arguments.pop(name) for name in settings_of(Searching) if name in arguments}
     for name, kind, value in (
         ("methods", str | Sequence[str], methods),
@@ -148,7 +153,7 @@ def compare(
         check_search(asked, first, arms[0].plan.data)
     warn_of_small_groups(first, arms[0].plan.settings)
     _announce(asked, arms[0].plan, first, device.type)
-    work, found = RunWork(place, execution, folder), None
+    work, found = RunWork(place, execution, folder, callback), None
     with (
         made_folder(folder, config) if folder is not None and world.first else contextlib.nullcontext(),
         Kept() as kept,

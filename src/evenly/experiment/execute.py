@@ -6,6 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from evenly.diagnose.recording import Recorder
 from evenly.engine import Fit, Trained, measure, predictions
 from evenly.engine.accuracy import intervals, usage
 from evenly.engine.batches import Batches
-from evenly.engine.checkpoints import Checkpoints
+from evenly.engine.checkpoints import Checkpoints, Row
 from evenly.engine.evaluation import outputs_of
 from evenly.engine.progress import Progress, log
 from evenly.engine.world import ALONE, World, current, local_processes, own_device
 from evenly.errors import EvenlyError, EvenlyWarning, lack_of_memory
 from evenly.experiment.request import uses_inferred
 from evenly.files import atomic
+from evenly.integrations.loggers import live_log
 from evenly.methods import Inferred, find, infer_groups
 from evenly.methods.inferred import Infer, by_class
 from evenly.models import Factory, encoded, factory
@@ -46,6 +48,7 @@ from evenly.runs.run import InMemory, Recorded, Run, load
 from evenly.settings import Execution
 
 Show = Callable[[float, str], None]
+OnRow = Callable[[Row], None]
 WORTH_THREADS, MOST_THREADS = 1_000_000, 4
 """A network of fewer weights is no faster on several threads; more than these gain little."""
 
@@ -66,6 +69,7 @@ def execute(
     execution: Execution,
     progress: Show | None = None,
     keep_failure: bool = False,
+    callback: OnRow | None = None,
 ) -> Run:
     """Run a plan, or go on with it, or read it back where it is finished.
 
@@ -73,6 +77,7 @@ def execute(
         out: the run's folder; None keeps the run in memory.
         progress: called with the share done and a note; a bar on the terminal where not given.
         keep_failure: write the reason into the folder where the run fails.
+        callback: called with each row of the metrics as it is written, in the first of several processes.
     """
     device = device_named(execution.device)
     world = current(device)
@@ -80,9 +85,11 @@ def execute(
     prepared = evolve(prepared, config=evolve(prepared.config, threads=threads))
     _check_alike(prepared.config, world)
     folder = None if out is None else world.on_first(lambda: RunFolder(out, prepared.config))
-    with nullcontext() if folder is None else closing(folder):
+    log = live_log(execution.log if world.first and execution.engine == "local" else None, out)
+    with nullcontext() if folder is None else closing(folder), log as observer:
+        on_row = _all_of(observer, callback if world.first else None)
         try:
-            return _executed(prepared, out, folder, _Where(device, world, execution), progress)
+            return _executed(prepared, out, folder, _Where(device, world, execution, on_row), progress)
         except Exception as error:
             if folder is not None and keep_failure:
                 folder.fail(error)
@@ -91,11 +98,23 @@ def execute(
 
 @frozen
 class _Where:
-    """Where a run is computed: on which device of this process, and with which other processes."""
+    """Where a run is computed: on which device of this process, with which other processes, and who is told."""
 
     device: torch.device
     world: World
     execution: Execution
+    on_row: OnRow = lambda row: None
+
+
+def _all_of(*observers: OnRow | None) -> OnRow:
+    """A function that calls each of them with a copy of a row, which is then theirs."""
+
+    def on_row(row: Row) -> None:
+        for observer in observers:
+            if observer is not None:
+                observer(deepcopy(row))
+
+    return on_row
 
 
 def _executed(
@@ -231,6 +250,7 @@ def _fit(plan: Plan, prepared: Prepared, checkpoints: Checkpoints | None, where:
         budget=plan.budget,
         record=record,
         progress=progress,
+        on_row=where.on_row,
         world=where.world,
     )
 

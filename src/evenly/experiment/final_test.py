@@ -81,7 +81,7 @@ def hand_back(out: Path, name: str, data: Data, spec: DataSpec, original: str) -
         return best
     for path in (partial, best):
         shutil.rmtree(path, ignore_errors=True)
-    shutil.copytree(out / RUNS / name, partial)
+    shutil.copytree(out / RUNS / name, partial, ignore=shutil.ignore_patterns("*tfevents*", "wandb"))  # its own log
     for each in (".lock", "report.html"):
         (partial / each).unlink(missing_ok=True)
     for each in ("results.json", "predictions.npz"):

@@ -41,6 +41,7 @@ from evenly.experiment.execute import device_for, inferred_for, largest_images, 
 from evenly.experiment.final_test import changed_examples, hand_back, load_run, tested_runs
 from evenly.experiment.grouping import FOLDER as GROUPS
 from evenly.experiment.grouping import Grouped, grouped_for
+from evenly.experiment.logs import check_log
 from evenly.experiment.recipes import recipe_of
 from evenly.experiment.request import Request, plan_for, report_notes, seed_numbers, source, split_arguments
 from evenly.experiment.screening import Question, affordable_seeds, try_candidates
@@ -49,6 +50,7 @@ from evenly.experiment.trials import Trials, Walk
 from evenly.experiment.walking import made_folder, walked_runs
 from evenly.experiment.work import RunWork
 from evenly.files import as_path, holds_something, read_json, sealed, unused, write_json
+from evenly.integrations.loggers import log_finished
 from evenly.methods import Inferred
 from evenly.methods.inferred import Infer
 from evenly.optim.registry import known_name
@@ -83,6 +85,8 @@ from evenly.settings import Execution, Improving, Settings, settings_of
 from evenly.values import duration, plain
 
 log = logging.getLogger("evenly")
+DEFAULT = Path("runs")
+"""Where the folder is made if none is given."""
 AUDIT_SECONDS = 20.0
 """What the audit of plain training may take, about."""
 
@@ -117,6 +121,7 @@ def improve(
     paper = recipe_of(data, recipe)
     model, data_options = paper.model if model is None else model, paper.for_data(data_options)
     arguments, execution = split_arguments({**paper.settings, **settings})
+    check_log(execution, out or DEFAULT)
     asked = Improving(**{name: arguments.pop(name) for name in settings_of(Improving) if name in arguments})
     numbers = tuple(seed + each for each in seed_numbers(seeds))
     place, values = source(data, data_options, arguments, None if model is not None else largest_images(execution))
@@ -154,7 +159,7 @@ def improve(
 
 def _folder(out: Any, config: Mapping[str, Any]) -> Any:
     if out is None:
-        return Path("runs") / f"improved-{config['improve']}"
+        return DEFAULT / f"improved-{config['improve']}"
     return out(config) if isfunction(out) else out
 
 
@@ -373,6 +378,7 @@ class Job:
         spec = self.source.spec_of_whole(self.whole, self.drawn)
         named = self.whole if self.drawn else evolve(self.source, no_groups=False).whole()[0]
         best = hand_back(self.out, choice.best, whole, spec, named.fingerprint())
+        log_finished(self.execution.log, best)
         first = choice.runs["baseline"][str(question.seeds[0])]
         before, after = (load_run(self.out / RUNS / name, self._given) for name in (first, choice.best))
         gained, lost, gained_count, lost_count = changed_examples(before, after, question.data, self.out)

@@ -169,7 +169,9 @@ class _Trials:
         source = evolve(asked.source, without_test=True)
         self.asked, self.data = evolve(asked, source=source, seeds=(SEED,), record=None), data
         self.spec = source.spec(data) if spec.kind == "own" else spec
-        self.work = RunWork(source, work.execution, None if work.folder is None else work.folder / FOLDER)
+        self.work = RunWork(
+            source, work.execution, None if work.folder is None else work.folder / FOLDER, work.callback
+        )
         self.walk = walk
         self.done: dict[str, Run | Failed] = {}
 

@@ -19,6 +19,7 @@ from evenly.data import Data
 from evenly.data import load as load_data
 from evenly.errors import EvenlyError
 from evenly.experiment.execute import check_method, execute, largest_images, prepare
+from evenly.experiment.logs import check_log
 from evenly.experiment.recipes import recipe_of
 from evenly.experiment.request import (
     BUDGET,
@@ -57,6 +58,7 @@ def train(
     recipe: str | None = None,
     out: str | Path | Callable[[Config, Mapping[str, Any]], Path] | None = None,
     progress: Callable[[float, str], None] | None = None,
+    callback: Callable[[dict[str, Any]], None] | None = None,
     **settings: Any,
 ) -> Run:
     """Train by a method and measure what came of it.
@@ -77,8 +79,10 @@ def train(
             given beside it takes precedence. Values that the paper swept over are for `evenly.compare`.
         out: the run's folder, or a function from what its config.json will hold, and what was set to other values than
             the defaults, to a folder. A run that was interrupted there goes on; a finished one is read back.
+        callback: called with each row of the metrics as it is written: after every epoch of every stage. A run that
+            goes on calls it with new epochs only.
         settings: any of `evenly.settings.Settings` (epochs, batch_size, lr, select, ...), `model_options`, any of
-            `evenly.settings.Execution` (device, workers, capture), and the options of the method. `groups` may name
+            `evenly.settings.Execution` (device, workers, log, ...), and the options of the method. `groups` may name
             columns of a table, as "place" or "label,place" (`evenly.data.metadata`).
     """
     if misplaced:
@@ -89,6 +93,7 @@ def train(
     paper = recipe_of(data, recipe)
     model, data_options = paper.model if model is None else model, paper.for_data(data_options)
     arguments, execution = split_arguments({**paper.settings, **paper.for_method(method), **settings})
+    check_log(execution, out, callback, "a row of the metrics")
     place, values = source(data, data_options, arguments, largest_images(execution) if model is None else None)
     with isolated(derive(seed, "train")), on_threads(1):
         loaded = place.data(seed)
@@ -106,7 +111,8 @@ def train(
         warn_of_small_groups(loaded, plan.settings)
     prepared = prepare(plan, loaded)
     folder = out(prepared.config, not_default(request, plan, place, loaded)) if isfunction(out) else out
-    return execute(prepared, None if folder is None else as_path(folder, "out"), execution, progress)
+    path = None if folder is None else as_path(folder, "out")
+    return execute(prepared, path, execution, progress, callback=callback)
 
 
 def new_order(verb: str, first: Any, others: tuple[Any, ...]) -> str:
@@ -138,6 +144,7 @@ def run_again(
             "call evenly.train as then"
         )
     arguments, execution = split_arguments(settings)
+    check_log(execution, out)
     if foreign := [name for name in arguments if name not in settings_of(Settings)]:
         raise EvenlyError(f"{foreign[0]} is set by the run's config; leave it out, or leave --config out")
     plan = evolve(

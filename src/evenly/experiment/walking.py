@@ -38,6 +38,7 @@ def walked_runs(nodes: Sequence[RunNode], work: RunWork, device: torch.device, l
         def report(event: Event | Shared, node: RunNode) -> None:
             if world.first:
                 work.keep_failure(event, node)
+                work.log(event, node)
             progress(event, node)
 
         try:

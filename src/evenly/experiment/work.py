@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,13 @@ from attrs import evolve, field, frozen
 
 from evenly.data import DATASETS, Data
 from evenly.data.benchmarks import READERS
+from evenly.engine.checkpoints import Row
 from evenly.engine.world import World, current
 from evenly.errors import EvenlyError, reason_of
 from evenly.experiment.execute import Show, device_for, device_named, execute, prepare
 from evenly.experiment.graph import RunNode
 from evenly.experiment.request import Source
+from evenly.integrations.loggers import log_finished
 from evenly.parallel.graph import Event, Failed, Finished, Shared, failed
 from evenly.parallel.on_ray import Needs
 from evenly.randomness import on_threads
@@ -22,11 +26,16 @@ from evenly.runs.plan import Plan
 from evenly.runs.run import Run
 from evenly.settings import Execution
 
+Callback = Callable[[Row, Plan], None]
 SEEDS_KEPT = 2
 """Seeds whose data a worker keeps: runs of one seed follow each other, and the first of the next overlap the last."""
 
 PROCESS = 600 * 2**20
 """Bytes of a process that has loaded torch and evenly."""
+
+
+def _with_plan(callback: Callback, plan: Plan, row: Row) -> None:
+    callback(row, plan)
 
 
 class _Recent(dict[Any, Any]):
@@ -42,11 +51,13 @@ class RunWork:
 
     Args:
         folder: the comparison's; None keeps runs in memory.
+        callback: called with each row of the metrics as it is written, and the plan of its run.
     """
 
     source: Source
     execution: Execution
     folder: Path | None
+    callback: Callback | None = None
     _data: _Recent = field(factory=_Recent, init=False, eq=False, repr=False)
     _memory: _Recent = field(factory=_Recent, init=False, eq=False, repr=False)
     _fingerprints: _Recent = field(factory=_Recent, init=False, eq=False, repr=False)
@@ -67,10 +78,12 @@ class RunWork:
     def _run(self, node: RunNode, show: Show, world: World) -> Run:
         data, folder = self.data(node.plan.seed), self.place(node)
         if folder is not None and world.size == 1 and (run := self._finished(node, data)) is not None:
+            log_finished(self.execution.log, folder)
             return run
         prepared = prepare(node.plan, data, threads=1)
         prepared = evolve(prepared, config=evolve(prepared.config, control_of=node.control_of))
-        run = execute(prepared, folder, self.execution, show, keep_failure=True)
+        callback = None if self.callback is None else partial(_with_plan, self.callback, node.plan)
+        run = execute(prepared, folder, self.execution, show, keep_failure=True, callback=callback)
         return run if folder is None else Run(run.config, run.results, folder)  # the rest can be read there
 
     def place(self, node: RunNode) -> Path | None:
@@ -87,6 +100,7 @@ class RunWork:
         try:
             named = not (self.source.is_function or plan.model.own or "weights" in plan.model.options)
             if named and (run := self._finished(node)) is not None:
+                log_finished(self.execution.log, folder)
                 return Finished(node.id, run)
         except EvenlyError as error:
             return failed(node.id, error)
@@ -99,6 +113,11 @@ class RunWork:
             return
         if read_failure(folder) is None:
             write_failure(folder, event.reason, "")
+
+    def log(self, event: Event | Shared, node: RunNode) -> None:
+        """Log a run that was trained on Ray, once it is over: its worker may not see where logs are kept."""
+        if isinstance(event, Finished) and self.execution.engine == "ray" and (folder := self.place(node)) is not None:
+            log_finished(self.execution.log, folder)
 
     def data(self, seed: int) -> Data:
         """The data of a seed; of the last ones it is kept."""
