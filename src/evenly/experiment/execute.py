@@ -98,7 +98,7 @@ def execute(
 
 @frozen
 class _Where:
-    """Where a run is computed: on which device of this process, with which other processes, and who is told."""
+    """Where a run is computed: on which device of this process, with which other processes, and what each row goes to."""
 
     device: torch.device
     world: World
