@@ -123,15 +123,28 @@ def _by_group(
 ) -> GroupAccuracy:
     groups = groups.to(right.device)
     count = max(_count(groups), 0 if train_groups is None else _count(train_groups))
-    counts = _totals(groups, count)
-    per_group = _totals(groups, count, right).double() / counts
+    train_counts = None if train_groups is None else _totals(train_groups, count)
+    mean = float(right.double().mean())
+    return accuracy_from_counts(_totals(groups, count, right), _totals(groups, count), mean, train_counts, names)
+
+
+def accuracy_from_counts(
+    right: Tensor, counts: Tensor, mean: float, train_counts: Tensor | None = None, names: tuple[str, ...] = ()
+) -> GroupAccuracy:
+    """Accuracy by group of what was counted.
+
+    Args:
+        right: (G,) how many examples of each group are classified right, of `counts` (G,).
+        mean: the accuracy over all examples.
+        train_counts: (G,) how many examples of each group are in training.
+    """
+    per_group = right.double() / counts
     present = counts > 0
     weighted = None
-    if train_groups is not None:
-        share = _totals(train_groups, count).double().to(right.device) * present
+    if train_counts is not None:
+        share = train_counts.double().to(right.device) * present
         weighted = float((share * per_group.nan_to_num()).sum() / share.sum()) if bool(share.any()) else None
     masked = torch.where(present, per_group, torch.inf)
-    mean = float(right.double().mean())
     return GroupAccuracy(per_group, counts, float(masked.min()), int(masked.argmin()), mean, weighted, names)
 
 

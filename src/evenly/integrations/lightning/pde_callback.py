@@ -83,7 +83,8 @@ class PDECallback(SamplerCallback):
                 f"select {self.select!r} needs the callback WorstGroupAccuracy(validation_groups) in the Trainer; "
                 "add it, or give select='last'"
             )
-        self.selected_epoch = self.selection = None
+        if not trainer.current_epoch:
+            self.selected_epoch, self.selection, self._selector.candidates = None, None, []
         self.sets.begin(trainer.max_epochs)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -24,8 +24,8 @@ class SamplerCallback(pl.Callback):
     """Trains on what a sampler says: every index exactly as often, whatever the number of processes.
 
     The loader of the training set must have :attr:`sampler`. With W processes and batches of b, a step sees the W b
-    indices that one process would see in a batch of W b. Where an epoch's length is no multiple of W, its first indices,
-    W - 1 at most, are seen once more: ``sampler.padding()`` are those of an epoch.
+    indices that one process would see in a batch of W b. Where an epoch's length is no multiple of W, its first
+    indices, W - 1 at most, are seen once more: ``sampler.padding()`` are those of an epoch.
 
     A checkpoint of the end of an epoch resumes with any number of processes. One from the middle of an epoch resumes
     after the indices that were seen, if the processes together have batches of the same size as before.
@@ -39,6 +39,7 @@ class SamplerCallback(pl.Callback):
 
     def __init__(self, sampler: EpochSampler) -> None:
         self.sampler = Sharded(sampler)
+        self._fresh = self.sampler.state_dict()
         self._global_batch: int | None = None
         self._resumed = False
 
@@ -46,7 +47,8 @@ class SamplerCallback(pl.Callback):
         if stage != "fit":
             return
         self._resumed = False
-        self.sampler.set_epoch(0)  # the sampler may have been used before; a checkpoint says where to go on
+        if not trainer.current_epoch:
+            self.sampler.load_state_dict(self._fresh)  # it may have been in a run before
         if trainer.overfit_batches:
             raise EvenlyError(
                 f"overfit_batches={trainer.overfit_batches} replaces the sampler; leave it out, or the callback"

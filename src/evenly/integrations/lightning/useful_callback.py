@@ -94,6 +94,8 @@ class UsefulCallback(SamplerCallback):
         if stage != "fit":
             return
         _check_trainer(trainer)
+        if not trainer.current_epoch:
+            self._initial = None
         self._epochs = trainer.max_epochs
         self.stages.begin(trainer.max_epochs)
 
