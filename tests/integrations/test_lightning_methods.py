@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers which may be a bottleneck"),
     pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks used to create"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
     pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended"),
 ]
@@ -210,30 +211,37 @@ def test_without_the_callback_lightning_cuts_the_grown_epochs(data):
     assert len(module.seen[2]) == 24
 
 
-@pytest.mark.parametrize("when", ["end", "validation", "middle", "last-batch"])
-@pytest.mark.parametrize("after", [1, 2, 4])
-def test_a_resumed_run_sees_what_the_sampler_says(data, when, after, tmp_path):
-    """The first expansion comes with epoch 2."""
-    expected = counted(make_sampler("expansion", data.train.groups), range(5))
-    steps = {"middle": 6 * after - 2, "last-batch": 6 * after}.get(when)
-    save = pl.callbacks.ModelCheckpoint(
-        tmp_path, save_top_k=-1, every_n_train_steps=steps, save_on_train_epoch_end=when == "end"
-    )
+class Remember(pl.Callback):
+    """Keeps what was seen in the checkpoint."""
 
-    def run(epochs, ckpt_path=None, **options):
-        sampling = SamplerCallback(make_sampler("expansion", data.train.groups))
-        module = Net(make_net())
-        t = trainer(sampling, save, epochs=epochs, enable_checkpointing=True, **options)
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+        checkpoint["seen"] = copy.deepcopy(pl_module.seen)
+
+
+def both(path, module):
+    """What was seen before a checkpoint and after it."""
+    before = torch.load(path, weights_only=False)["seen"]
+    return {epoch: before.get(epoch, []) + module.seen.get(epoch, []) for epoch in {**before, **module.seen}}
+
+
+@pytest.mark.parametrize("when", ["end", "validation", "step"])
+def test_a_resumed_run_sees_what_the_sampler_says(data, when, tmp_path):
+    """From every checkpoint of a run, whose first expansion comes with epoch 2."""
+
+    def run(ckpt_path=None):
+        sampling, module = SamplerCallback(make_sampler("expansion", data.train.groups)), Net(make_net())
+        step = 1 if when == "step" else None
+        save = [pl.callbacks.ModelCheckpoint(
+            tmp_path, save_top_k=-1, save_on_train_epoch_end=when == "end", every_n_train_steps=step
+        )] if ckpt_path is None else []  # fmt: skip
         validated = () if when == "end" else (validation(data),)
-        t.fit(module, loader(data, sampling, batch_size=4), *validated, ckpt_path=ckpt_path, weights_only=False)
+        t = trainer(sampling, *save, Remember(), epochs=4, enable_checkpointing=bool(save))
+        t.fit(module, loader(data, sampling, batch_size=8), *validated, ckpt_path=ckpt_path, weights_only=False)
         return module
 
-    first = run(after)
-    (path,) = tmp_path.glob(f"*step={steps or len(sum((first.seen[e] for e in range(after)), [])) // 4 + sum(len(first.seen[e]) % 4 > 0 for e in range(after))}.ckpt")
-    second = run(5, path)
-    if when == "middle":
-        done = {epoch: expected[epoch] for epoch in range(after)}
-        done[after - 1] = expected[after - 1][: 4 * (steps - sum(-(-len(expected[e]) // 4) for e in range(after - 1)))]
-    else:
-        done = {epoch: expected[epoch] for epoch in range(after)}
-    assert {e: done.get(e, []) + second.seen.get(e, []) for e in range(5)} == expected
+    expected = counted(make_sampler("expansion", data.train.groups), range(4))
+    assert run().seen == expected
+    paths = list(tmp_path.glob("*.ckpt"))
+    assert len(paths) == (15 if when == "step" else 4)
+    for path in paths:
+        assert both(path, run(path)) == expected, path.name

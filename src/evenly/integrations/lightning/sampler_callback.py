@@ -41,7 +41,7 @@ class SamplerCallback(pl.Callback):
         self.sampler = Sharded(sampler)
         self._fresh = self.sampler.state_dict()
         self._global_batch: int | None = None
-        self._resumed = False
+        self._epoch, self._resumed = 0, False
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage != "fit":
@@ -70,10 +70,13 @@ class SamplerCallback(pl.Callback):
         loop = trainer.fit_loop
         if loop.restarted_mid_epoch and not loop.epoch_loop.batch_progress.is_last_batch:
             self._continue_epoch(trainer, loader, whole)
+        elif loop.restarted_mid_epoch and loop.epoch_loop.restarted_on_train_batch_end:
+            _start_next_epoch(loop)
         self._global_batch = whole
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.sampler.set_epoch(trainer.current_epoch)
+        self._epoch = trainer.current_epoch
+        self.sampler.set_epoch(self._epoch)
         _measure(trainer, self._loader(trainer))
         if self._resumed:
             self._resumed = False
@@ -82,7 +85,7 @@ class SamplerCallback(pl.Callback):
 
     def _continue_epoch(self, trainer: pl.Trainer, loader: Any, whole: int) -> None:
         """Leave out what was seen of an epoch that a checkpoint is in the middle of."""
-        done = trainer.fit_loop.epoch_loop.batch_progress.current.completed
+        done = trainer.fit_loop.epoch_loop.batch_progress.current.processed
         if whole != self._global_batch:
             raise EvenlyError(
                 f"the checkpoint is from the middle of an epoch with batches of {self._global_batch} over all "
@@ -108,11 +111,13 @@ class SamplerCallback(pl.Callback):
         return loader
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sampler": self.sampler.state_dict(), "global_batch": self._global_batch}
+        # not the sampler's own epoch, which moves on when the last batch is drawn: Lightning compares the batches that
+        # a checkpoint has counted with the length of their epoch
+        return {"sampler": self.sampler.state_dict() | {"epoch": self._epoch}, "global_batch": self._global_batch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.sampler.load_state_dict(state_dict["sampler"])
-        self._global_batch = state_dict["global_batch"]
+        self._epoch, self._global_batch = self.sampler.epoch, state_dict["global_batch"]
         self._resumed = True
 
 
@@ -124,3 +129,16 @@ def _measure(trainer: pl.Trainer, loader: Any) -> None:
     loop.max_batches = count
     if trainer.val_check_batch is not None and isinstance(trainer.val_check_interval, float):
         trainer.val_check_batch = max(1, int(count * trainer.val_check_interval))
+
+
+def _start_next_epoch(loop: Any) -> None:
+    """Of a checkpoint saved after the last batch of an epoch: count that batch and begin a new epoch.
+
+    Lightning would go on without `on_train_epoch_start`, and in an epoch that is longer than the one before it would
+    leave out as many batches as that one had.
+    """
+    loop.epoch_loop.batch_progress.increment_completed()
+    loop.epoch_loop._batches_that_stepped += 1
+    loop.reset_restart_stage()
+    loop.epoch_loop.reset_restart_stage()
+    loop.restarting = False
