@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader
 
 import evenly
-from evenly.data.samplers import Everything
 from evenly.errors import EvenlyError
 
 pl = pytest.importorskip("lightning.pytorch", reason="needs Lightning: pip install 'evenly[lightning]'")
@@ -33,98 +36,19 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
     pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended"),
 ]
-BATCH = 10  # leaves no single example at the end of an epoch, which evenly.train puts into the batch before
-
-
-class Indexed(Dataset):
-    """(x, y, index), so that a training step can count what it sees."""
-
-    def __init__(self, x, y):
-        self.x, self.y = x, y
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, i):
-        return self.x[i], self.y[i], i
-
-
-class Net(pl.LightningModule):
-    def __init__(self, net, optimizer=None, schedule=None):
-        super().__init__()
-        self.net, self.optimizer, self.schedule = net, optimizer, schedule
-        self.seen, self.rates, self.validated = {}, [], []
-
-    def forward(self, x):
-        return self.net(x)
-
-    def training_step(self, batch, batch_idx):
-        x, y, *index = batch
-        if index:
-            self.seen.setdefault(self.trainer.current_epoch, []).extend(index[0].tolist())
-        return nn.functional.cross_entropy(self(x), y)
-
-    def on_train_epoch_start(self):
-        self.rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
-
-    def validation_step(self, batch, batch_idx):
-        self.validated.append((self.trainer.current_epoch, len(self.seen.get(self.trainer.current_epoch, ()))))
-        return {"outputs": self(batch[0]), "labels": batch[1]}
-
-    def configure_optimizers(self):
-        optimizer = (self.optimizer or sgd)(self.net.parameters())
-        return optimizer if self.schedule is None else {"optimizer": optimizer, "lr_scheduler": self.schedule(optimizer)}
-
-
-def sgd(params):
-    return torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.0)
-
-
-def trainer(*callbacks, epochs=3, **options):
-    settings = {"max_epochs": epochs, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    settings |= {"enable_model_summary": False, "accelerator": "cpu", "num_sanity_val_steps": 0} | options
-    return pl.Trainer(callbacks=list(callbacks), **settings)
-
-
-def make_data():
-    """An easy feature that one example in five lacks, a difficult one that all have: far from any decision."""
-    generator = torch.Generator().manual_seed(0)
-
-    def split(per_class):
-        y = torch.arange(2).repeat(per_class)
-        sign = 2.0 * y - 1
-        easy = torch.arange(2 * per_class) // 2 % 5 > 0
-        noise = 0.05 * torch.randn(2 * per_class, 4, generator=generator)
-        x = torch.stack([3 * sign * easy, 0.5 * sign, torch.zeros_like(sign), torch.zeros_like(sign)], dim=1) + noise
-        return x, y, 2 * y + easy.long()
-
-    return evenly.Data(train=split(30), validation=split(20))
-
-
-def make_net():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+WORKER = Path(__file__).with_name("lightning_worker.py")
+spec = importlib.util.spec_from_file_location("lightning_worker", WORKER)
+worker = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(worker)
+BATCH, Net, indexed, loader, plain, validation = (
+    worker.BATCH, worker.Net, worker.indexed, worker.loader, worker.plain, worker.validation,
+)  # fmt: skip
+make_data, make_net, make_sampler, trainer = worker.make_data, worker.make_net, worker.make_sampler, worker.trainer
 
 
 @pytest.fixture
 def data():
     return make_data()
-
-
-def indexed(data):
-    return Indexed(data.train.inputs, data.train.labels)
-
-
-def plain(data):
-    return TensorDataset(data.train.inputs, data.train.labels)
-
-
-def validation(data):
-    return DataLoader(TensorDataset(data.validation.inputs, data.validation.labels), batch_size=16)
-
-
-def loader(data, callback, **options):
-    return DataLoader(indexed(data), sampler=callback.sampler, **{"batch_size": BATCH} | options)
 
 
 def trained(data, method, epochs, **options):
@@ -180,12 +104,6 @@ def counted(sampler, epochs):
         sampler.set_epoch(epoch)
         seen[epoch] = sampler.indices().tolist()
     return seen
-
-
-def make_sampler(kind, groups):
-    if kind == "expansion":
-        return evenly.ProgressiveExpansion(groups, warmup_epochs=2, every=1, add=7, seed=3)
-    return evenly.Upsample([1, 4, 9], len(groups), 3, seed=3) if kind == "upsample" else evenly.GroupBalanced(groups)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -245,3 +163,63 @@ def test_a_resumed_run_sees_what_the_sampler_says(data, when, tmp_path):
     assert len(paths) == (15 if when == "step" else 4)
     for path in paths:
         assert both(path, run(path)) == expected, path.name
+
+
+def under_torchrun(processes, folder, *arguments):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(evenly.__file__).parents[1])}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [*launch, WORKER, folder, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [torch.load(folder / f"{processes}-{rank}.pt", weights_only=False) for rank in range(processes)]
+
+
+def check_counts(ranks, data, epochs):
+    """Every index as often as the sampler says, in its order, and the padding that `Sharded` states."""
+    for kind in worker.KINDS:
+        for epoch, expected in counted(make_sampler(kind, data.train.groups), epochs).items():
+            seen = torch.tensor([rank[kind]["seen"][epoch] for rank in ranks]).T.flatten().tolist()
+            assert seen == expected + expected[: -len(expected) % len(ranks)], (kind, epoch)
+
+
+def check_methods(ranks, data):
+    """The selections and weights of `evenly.train`, in every process."""
+    validated = [each[:39] for each in (data.validation.inputs, data.validation.labels, data.validation.groups)]
+    cut = evenly.Data(train=(data.train.inputs, data.train.labels, data.train.groups), validation=tuple(validated))
+    useful = trained(data, "useful", 4, separating_epoch=2)
+    # sizes that four divide, since padding would change the weights
+    pde = trained(cut, "pde", 6, warmup_epochs=2, every=1, add=8)
+    for rank in ranks:
+        for name, run in {"useful-early": useful, "useful-late": useful, "pde": pde}.items():
+            assert rank[name]["chosen"].tolist() == run.selection.indices.tolist(), name
+            for key, value in run.model.state_dict().items():
+                assert torch.allclose(rank[name]["weights"][key], value, rtol=1e-4, atol=1e-5), (name, key)
+        assert rank["pde"]["selected_epoch"] == pde.results.selected_epoch
+        assert rank["pde"]["counts"].tolist() == torch.bincount(validated[2]).tolist()  # no example twice
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ddp")
+    return folder, under_torchrun(2, folder, "train")
+
+
+def test_two_processes_see_and_choose_what_one_does(data, two):
+    check_counts(two[1], data, range(5))
+    check_methods(two[1], data)
+    part = torch.cat([worker.parts_to_measure(rank, 2) for rank in (0, 1)])
+    outputs, labels, groups = worker.outputs_to_measure(data), data.validation.labels, data.validation.groups
+    expected = evenly.group_accuracy(outputs[part], labels[part], groups[part], data.train.groups)
+    assert expected.worst < expected.mean < 1
+    for rank in two[1]:
+        assert float(rank["metric"]["worst"]) == expected.worst
+        assert torch.equal(rank["metric"]["per_group"], expected.per_group)
+        assert (rank["metric"]["mean"], rank["metric"]["weighted"]) == (expected.mean, expected.weighted)
+
+
+def test_one_process_and_four_resume_what_two_began(data, two):
+    worker.in_ddp(two[0], 1, resume=True)
+    one = [torch.load(two[0] / "1-0.pt", weights_only=False)]
+    for ranks in (one, under_torchrun(4, two[0], "resume")):
+        check_counts(ranks, data, range(2, 5))
+        check_methods(ranks, data)
