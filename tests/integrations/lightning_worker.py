@@ -1,4 +1,4 @@
-"""Shared by test_lightning_methods.py, which also runs it under torchrun: USEFUL, PDE and samplers in Lightning's DDP."""
+"""Shared by the tests of Lightning, one of which runs it under torchrun: USEFUL, PDE and samplers in DDP."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class Net(pl.LightningModule):
 
     def configure_optimizers(self):
         optimizer = (self.optimizer or sgd)(self.net.parameters())
-        return optimizer if self.schedule is None else {"optimizer": optimizer, "lr_scheduler": self.schedule(optimizer)}
+        return (
+            optimizer if self.schedule is None else {"optimizer": optimizer, "lr_scheduler": self.schedule(optimizer)}
+        )
 
 
 def sgd(params):

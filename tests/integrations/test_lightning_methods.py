@@ -12,17 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader
 
 import evenly
-from evenly.errors import EvenlyError
 
 pl = pytest.importorskip("lightning.pytorch", reason="needs Lightning: pip install 'evenly[lightning]'")
 
 from evenly.integrations.lightning import (  # noqa: E402
     PDECallback,
-    SAMCallback,
     SamplerCallback,
     UsefulCallback,
     WorstGroupAccuracy,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from evenly.data.contract import as_groups
-from evenly.engine.accuracy import GroupAccuracy, accuracy_from_counts, group_accuracy
+from evenly.engine.accuracy import GroupAccuracy, accuracy_from_counts, hits
 from evenly.errors import EvenlyError
 from evenly.integrations.hosts import missing
 from evenly.settings import at_least, checks_options
@@ -67,13 +67,13 @@ class WorstGroupAccuracy(Metric):
         """
         if not len(labels):
             return
-        total = self._totals(groups, "groups").to(self.counts.device)
-        measured = group_accuracy(outputs, labels, groups)
-        right = (measured.per_group.nan_to_num() * measured.counts).round().long()
-        self.right[: len(right)] += right.to(self.right.device)
-        self.counts += total
-        hits = round(measured.mean * len(labels))
-        self.examples += torch.tensor([hits, len(labels)], device=self.examples.device)
+        right = hits(outputs, labels)
+        groups = torch.as_tensor(groups, device=right.device)
+        if len(groups) != len(right):
+            raise EvenlyError(f"there are groups of {len(groups)} examples and outputs of {len(right)}; give as many")
+        self.counts += self._totals(groups, "groups").to(self.counts.device)
+        self.right += self._totals(groups[right], "groups").to(self.right.device)
+        self.examples += torch.stack([right.sum(), torch.ones_like(right).sum()]).to(self.examples.device)
 
     def compute(self) -> Tensor:
         """The worst group's accuracy, a scalar in float64."""
@@ -85,8 +85,12 @@ class WorstGroupAccuracy(Metric):
 
     def _totals(self, groups: Any, name: str) -> Tensor:
         """(G,) the examples in each group."""
-        groups = as_groups(groups, name, len(groups))
-        totals = groups.long().sum(0) if groups.ndim == 2 else torch.bincount(groups.long())
+        if not len(groups):
+            return torch.zeros(self.num_groups, dtype=torch.long)
+        if isinstance(groups, Tensor) and groups.dtype == torch.bool and groups.ndim == 2:
+            totals = groups.sum(0)  # of which a batch may have no member
+        else:
+            totals = torch.bincount(as_groups(groups, name, len(groups)))
         if len(totals) > self.num_groups:
             raise EvenlyError(f"{name} has {len(totals)} groups and num_groups is {self.num_groups}; give num_groups=")
         return torch.nn.functional.pad(totals, (0, self.num_groups - len(totals)))
