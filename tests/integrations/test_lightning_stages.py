@@ -198,3 +198,7 @@ def test_hard_examples_and_useful_choose_alike(data):
     sampling = SamplerCallback(evenly.Upsample([], 60, seed=5))
     trainer(hard, sampling, epochs=2).fit(net(), loader(data, sampling))
     assert hard.hard.tolist() == useful.selection.indices.tolist()
+
+
+def test_the_example_runs(request):
+    assert "PDE used" in request.getfixturevalue("plain").example("lightning_methods.py")
