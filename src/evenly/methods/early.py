@@ -80,28 +80,48 @@ class Early:
     ) -> Selection:
         """The examples chosen (M,), each seen so many times per epoch, with the curve that set the epoch.
 
-        `none` says what comes of there being none to choose.
-
-        The details hold `separating_epoch`, `early_losses` (one for each early epoch), `early_limits` (what the rule
-        holds each drop of them against), `decided`, `separation` (what set the epoch, in words), and `share_per_class`
-        (K,), the share of each class that was chosen (0 for a class without examples).
+        `none` says what comes of there being none to choose. The details are those of `separated`.
         """
-        if self.decided == "end":
-            why += "; the drop in training loss never shrank, so they were separated at the end of a whole run"
-        if not len(chosen):
-            why += f"; there are none, so {none}"
         labels, losses = self.data.train.labels.cpu(), [row["train_loss"] for row in self.trained.history]
-        sizes, picked = (torch.bincount(part, minlength=self.data.classes) for part in (labels, labels[chosen]))
-        details = {
-            "separating_epoch": len(losses),
-            "early_losses": losses,
-            "early_limits": [SHRUNK * largest for largest in accumulate(map(sub, losses, losses[1:]), max)],
-            "decided": self.decided,
-            "separation": separation_reason(losses, self.decided),
-            "share_per_class": picked.double() / sizes.clamp(min=1),
-            **details,
-        }
-        return Selection(chosen, torch.full_like(chosen, times), why, details)
+        return separated(
+            chosen, times, why, labels, losses, self.decided, classes=self.data.classes, none=none, **details
+        )
+
+
+def separated(
+    chosen: Tensor,
+    times: int,
+    why: str,
+    labels: Tensor,
+    losses: list[float],
+    decided: Literal["rule", "given", "end"],
+    *,
+    classes: int = 0,
+    none: str = "this is plain training",
+    **details: Any,
+) -> Selection:
+    """The examples chosen (M,) of all with these labels (N,), with the early epochs' training losses.
+
+    The details hold `separating_epoch`, `early_losses` (one for each early epoch), `early_limits` (what the rule
+    holds each drop of them against), `decided`, `separation` (what set the epoch, in words), and `share_per_class`
+    (K,), the share of each class that was chosen (0 for a class without examples).
+    """
+    if decided == "end":
+        why += "; the drop in training loss never shrank, so they were separated at the end of a whole run"
+    if not len(chosen):
+        why += f"; there are none, so {none}"
+    classes = max(classes, int(labels.max()) + 1)
+    sizes, picked = (torch.bincount(part, minlength=classes) for part in (labels, labels[chosen]))
+    details = {
+        "separating_epoch": len(losses),
+        "early_losses": losses,
+        "early_limits": [SHRUNK * largest for largest in accumulate(map(sub, losses, losses[1:]), max)],
+        "decided": decided,
+        "separation": separation_reason(losses, decided),
+        "share_per_class": picked.double() / sizes.clamp(min=1),
+        **details,
+    }
+    return Selection(chosen, torch.full_like(chosen, times), why, details)
 
 
 def check_separating_epoch(data: Data, settings: Settings, separating_epoch: int | None, **_: object) -> None:
@@ -113,13 +133,13 @@ def check_separating_epoch(data: Data, settings: Settings, separating_epoch: int
 def train_early(model: Factory, data: Data, fit: Fit, separating_epoch: int | None, stage: str = "early") -> Early:
     """Train until the separating epoch: the one given, or the first at which the drop in training loss has shrunk."""
 
-    def separated(history: list[Row]) -> bool:
+    def is_over(history: list[Row]) -> bool:
         if separating_epoch is not None:
             return len(history) >= separating_epoch
         return drop_has_shrunk([row["train_loss"] for row in history])
 
-    trained = fit(model(), data, stage=stage, until=separated, select="last", evaluate_every=None, patience=None)
-    shrunk: Literal["rule", "end"] = "rule" if separated(trained.history) else "end"
+    trained = fit(model(), data, stage=stage, until=is_over, select="last", evaluate_every=None, patience=None)
+    shrunk: Literal["rule", "end"] = "rule" if is_over(trained.history) else "end"
     return Early(trained, data, shrunk if separating_epoch is None else "given", trained.cost)
 
 

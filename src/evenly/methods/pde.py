@@ -30,8 +30,13 @@ Count = Annotated[int | None, at_least(1)]
 
 def check(data: Data, settings: Settings, warmup_epochs: int | None, add: Any, **_: object) -> None:
     """Refuse a warm-up longer than the run, and expansions that add nothing."""
-    if warmup_epochs is not None and warmup_epochs > settings.epochs:
-        raise SettingError("warmup_epochs", warmup_epochs, f"at most {settings.epochs}, the number of epochs")
+    check_expansions(settings.epochs, warmup_epochs, add)
+
+
+def check_expansions(epochs: int, warmup_epochs: int | None, add: Any) -> None:
+    """Refuse a warm-up longer than a run of so many epochs, and expansions that add nothing."""
+    if warmup_epochs is not None and warmup_epochs > epochs:
+        raise SettingError("warmup_epochs", warmup_epochs, f"at most {epochs}, the number of epochs")
     if add is not None and not isinstance(add, int | str) and (min(add, default=0) < 0 or not any(add)):
         raise SettingError("add", list(add), "numbers from 0, one of them above 0")
 
@@ -58,34 +63,66 @@ def pde(
     is for many groups, some of them tiny, as in CivilComments: each gives at most so many to the balanced set,
     smaller ones all they have.
     """
-    warmup_epochs = max(1, 2 * fit.epochs // 3) if warmup_epochs is None else warmup_epochs
-    every = max(1, (fit.epochs - warmup_epochs) // 10) if every is None else every
-    if add is None:
-        balanced = ProgressiveExpansion(data.train.groups, warmup_epochs, cap=cap)
-        add = max(1, balanced.size(0) // 20)
-    sampler = ProgressiveExpansion(data.train.groups, warmup_epochs, every, add, cap, draw, fit.seed)
+    sampler = expansions(
+        data.train.groups, fit.epochs, warmup_epochs=warmup_epochs, every=every, add=add, cap=cap, draw=draw,
+        seed=fit.seed,
+    )  # fmt: skip
+    warmup_epochs = sampler.warmup_epochs
 
     def schedule(progress: float) -> float:
         return fit.schedule(progress) * (decay if progress >= warmup_epochs / fit.epochs else 1.0)
 
     def before_epoch(epoch: int, optimizer: Optimizer) -> None:
-        if not reset_momentum or epoch != warmup_epochs:
-            return
-        if type(getattr(optimizer, "base", optimizer)) not in (SGD, Adam, AdamW):
-            optimizer.state.clear()
-            return
-        for state in optimizer.state.values():  # these begin at zeros, and a recorded step looks for them in place
-            for value in state.values():
-                if isinstance(value, torch.Tensor):
-                    value.zero_()
+        if reset_momentum and epoch == warmup_epochs:
+            forget_momentum(optimizer)
 
     trained = fit(
         model(), data, sampler=sampler, schedule=schedule, before_epoch=before_epoch, patient_from=warmup_epochs
     )
-    entered = sampler.entry_epochs(len(trained.history))
+    trained.selection = examples_used(sampler, len(trained.history), trained.selected_epoch)
+    return trained
+
+
+def expansions(
+    groups: Any,
+    epochs: int,
+    *,
+    warmup_epochs: int | None = None,
+    every: int | None = None,
+    add: int | Sequence[int] | Literal["all"] | None = None,
+    cap: int | None = None,
+    draw: Literal["even", "random"] = "even",
+    seed: int = 0,
+) -> ProgressiveExpansion:
+    """The training sets of a run of so many epochs, with `pde`'s defaults for what is None.
+
+    Args:
+        groups: (N,) the group of each training example.
+    """
+    warmup_epochs = max(1, 2 * epochs // 3) if warmup_epochs is None else warmup_epochs
+    every = max(1, (epochs - warmup_epochs) // 10) if every is None else every
+    if add is None:
+        balanced = ProgressiveExpansion(groups, warmup_epochs, cap=cap)
+        add = max(1, balanced.size(0) // 20)
+    return ProgressiveExpansion(groups, warmup_epochs, every, add, cap, draw, seed)
+
+
+def forget_momentum(optimizer: Optimizer) -> None:
+    """Drop what an optimizer has gathered in its steps so far."""
+    if type(getattr(optimizer, "base", optimizer)) not in (SGD, Adam, AdamW):
+        optimizer.state.clear()
+        return
+    for state in optimizer.state.values():  # these begin at zeros, and a recorded step looks for them in place
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                value.zero_()
+
+
+def examples_used(sampler: ProgressiveExpansion, epochs: int, selected_epoch: int) -> Selection:
+    """The examples that were in the set up to the epoch whose weights are kept, of a run of so many epochs."""
+    entered = sampler.entry_epochs(epochs)
     ever = (entered >= 0).nonzero().flatten()
-    used = ever[entered[ever] < trained.selected_epoch]
+    used = ever[entered[ever] < selected_epoch]
     why = "in the group-balanced warm-up set or added by an expansion up to the kept epoch"
     details = {"entered_at_epoch": entered[used], "ever_added": ever, "ever_added_at_epoch": entered[ever]}
-    trained.selection = Selection(used, torch.ones_like(used), why, details, chosen_by_the_end=len(ever))
-    return trained
+    return Selection(used, torch.ones_like(used), why, details, chosen_by_the_end=len(ever))

@@ -75,8 +75,12 @@ def useful(
         check_features(model())
     early = train_early(model, data, fit, separating_epoch)
     hard = early.choose(fit, lambda: higher_loss_clusters(early, on, fit.seed))
-    why, why_none = f"the higher-loss of two clusters of early {on} in each class", ALL_ALIKE
-    return retrain_repeating(model, fit, early, hard, factor, why=why, why_none=why_none)
+    return retrain_repeating(model, fit, early, hard, factor, why=reason(on), why_none=ALL_ALIKE)
+
+
+def reason(on: On) -> str:
+    """Why examples were chosen."""
+    return f"the higher-loss of two clusters of early {on} in each class"
 
 
 def higher_loss_clusters(early: Early, on: On, seed: int) -> Tensor:
