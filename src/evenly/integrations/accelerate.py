@@ -8,8 +8,8 @@
 ...     for batch in accelerator.skip_first_batches(loader, skip):
 ...         ...
 
-``accelerator.prepare`` takes a loader with the sampler itself, without ``Sharded``. It then fills the last batches of an
-epoch from its first, W b - 1 examples at most for W processes and batches of b; here it is W - 1.
+``accelerator.prepare`` takes a loader with the sampler itself, without ``Sharded``. It then fills the last batches of
+an epoch from its first, W b - 1 examples at most for W processes and batches of b; here it is W - 1.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def prepare_loader(accelerator: Accelerator, loader: DataLoader[Any]) -> DataLoa
     processes = loader.sampler.processes
     if processes != accelerator.num_processes:
         raise EvenlyError(
-            f"the Sharded is for {processes} processes and the accelerator has {accelerator.num_processes}; let it find "
-            "their number by itself, without rank and processes"
+            f"the Sharded is for {processes} processes and the accelerator has {accelerator.num_processes}; leave out "
+            "its rank and processes, which it finds by itself"
         )
     device = accelerator.device if accelerator.device_placement else None
     prepared = prepare_data_loader(

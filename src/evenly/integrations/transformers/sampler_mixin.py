@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,9 @@ class SamplerMixin:
       a batch (tensor, context or sequence parallelism).
 
     Args:
-        train_sampler: an Upsample, ProgressiveExpansion or GroupBalanced, with the same arguments in every process. It
-            sets the order of the examples, too: ``data_seed`` has no effect.
+        train_sampler: an Upsample, ProgressiveExpansion or GroupBalanced, with the same arguments in every process, or a
+            function that makes one of ``train_dataset``. It sets the order of the examples, too: ``data_seed`` has no
+            effect.
     """
 
     args: Any
@@ -53,9 +55,12 @@ class SamplerMixin:
     state: Any
     train_dataset: Any
 
-    def __init__(self, *args: Any, train_sampler: EpochSampler, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, train_sampler: EpochSampler | Callable[[Any], EpochSampler], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._check_host()
+        if not isinstance(train_sampler, EpochSampler) and callable(train_sampler):
+            self._check_dataset()
+            train_sampler = train_sampler(self.train_dataset)
         self.set_train_sampler(train_sampler)
 
     def set_train_sampler(self, sampler: EpochSampler) -> None:
@@ -74,7 +79,8 @@ class SamplerMixin:
         return indices
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        self._check_data()
+        self._check_dataset()
+        self._check_indices()
         loader: DataLoader[Any] = super().get_train_dataloader()  # type: ignore[misc]
         shard = loader.batch_sampler
         if isinstance(shard, BatchSamplerShard):  # the indices are divided already; Trainer does so for its own, too
@@ -86,19 +92,19 @@ class SamplerMixin:
 
     def set_initial_training_values(self, args: Any, dataloader: DataLoader[Any]) -> tuple[Any, ...]:
         values = list(super().set_initial_training_values(args, dataloader))  # type: ignore[misc]
-        if args.max_steps > 0:
-            max_steps = args.max_steps
-            epochs, left = self._position(max_steps)
-            epochs += left > 0
-            samples = max_steps * self._global_batch
-        else:
-            whole, share = divmod(args.num_train_epochs, 1)
-            epochs = math.ceil(args.num_train_epochs)
-            max_steps = sum(map(self._updates, range(int(whole))))
-            max_steps += math.ceil(share * self._updates(int(whole))) if share else 0
-            samples = sum(map(self._length, range(epochs)))
-        values[0], values[3], values[6] = epochs, samples, max_steps
+        epochs, max_steps = self._epochs_and_steps()
+        values[0], values[3], values[6] = epochs, sum(map(self._length, range(epochs))), max_steps
         return tuple(values)
+
+    def _epochs_and_steps(self) -> tuple[int, int]:
+        """How many epochs a run begins, and how many steps it takes; the last epoch may not be whole."""
+        if self.args.max_steps > 0:
+            epochs, left = self._position(self.args.max_steps)
+            return epochs + (left > 0), self.args.max_steps
+        whole = int(self.args.num_train_epochs)
+        share = self.args.num_train_epochs - whole
+        steps = sum(map(self._updates, range(whole)))
+        return (whole + 1, steps + math.ceil(share * self._updates(whole))) if share else (whole, steps)
 
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, checkpoint: Any, trial: Any
@@ -122,17 +128,17 @@ class SamplerMixin:
         super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **values)  # type: ignore[misc]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        if self.args.should_save:  # before trainer_state.json, without which Trainer resumes from nothing
-            folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"  # type: ignore[attr-defined]
-            folder.mkdir(parents=True, exist_ok=True)
-            self._write_state(folder)
+        folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"  # type: ignore[attr-defined]
+        self._save_sampler(folder)  # before trainer_state.json, without which Trainer does not resume
         super()._save_checkpoint(model, trial)  # type: ignore[misc]
 
-    def _write_state(self, folder: Path) -> None:
-        """Write what a checkpoint needs beside Trainer's own files."""
-        epoch, _ = self._position(self.state.global_step)
-        with atomic(folder / STATE) as file:
-            file.write(json.dumps(self._state_of(epoch)).encode())
+    def _save_sampler(self, folder: Path) -> None:
+        """Write what a checkpoint needs beside Trainer's own files; every process calls this."""
+        if self.args.should_save:
+            folder.mkdir(parents=True, exist_ok=True)
+            epoch, _ = self._position(self.state.global_step)
+            with atomic(folder / STATE) as file:
+                file.write(json.dumps(self._state_of(epoch)).encode())
 
     def _state_of(self, epoch: int) -> dict[str, Any]:
         """What an epoch's draws and its place in the run depend on; `digest` is of its indices in their order."""
@@ -194,14 +200,16 @@ class SamplerMixin:
                 "(tensor, context or sequence parallelism); use DDP or FSDP alone"
             )
 
-    def _check_data(self) -> None:
+    def _check_dataset(self) -> None:
         data = self.train_dataset
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
             raise EvenlyError(
                 f"a {type(data).__name__} is read in its own order, so train_sampler cannot choose from it; give a data "
                 "set with __getitem__ and __len__"
             )
-        members = self.train_sampler.members()
+
+    def _check_indices(self) -> None:
+        members, data = self.train_sampler.members(), self.train_dataset
         if not len(members):
             raise EvenlyError("an epoch of train_sampler has no examples; give it a data set that has some")
         if int(members.max()) >= len(data):
