@@ -60,8 +60,9 @@ def prepare_loader(accelerator: Accelerator, loader: DataLoader[Any]) -> DataLoa
             "its rank and processes, which it finds by itself"
         )
     device = accelerator.device if accelerator.device_placement else None
-    prepared = prepare_data_loader(
+    prepared: Any = prepare_data_loader(
         loader, device, num_processes=1, process_index=0, put_on_device=device is not None, dispatch_batches=False
     )
     prepared._is_accelerate_prepared = True
-    return prepared
+    result: DataLoader[Any] = prepared
+    return result

@@ -45,9 +45,9 @@ class SamplerMixin:
       a batch (tensor, context or sequence parallelism).
 
     Args:
-        train_sampler: an Upsample, ProgressiveExpansion or GroupBalanced, with the same arguments in every process, or a
-            function that makes one of ``train_dataset``. It sets the order of the examples, too: ``data_seed`` has no
-            effect.
+        train_sampler: an Upsample, ProgressiveExpansion or GroupBalanced, with the same arguments in every process, or
+            a function that makes one of ``train_dataset``. It sets the order of the examples, too: ``data_seed`` has
+            no effect.
     """
 
     args: Any
@@ -204,8 +204,8 @@ class SamplerMixin:
         data = self.train_dataset
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
             raise EvenlyError(
-                f"a {type(data).__name__} is read in its own order, so train_sampler cannot choose from it; give a data "
-                "set with __getitem__ and __len__"
+                f"a {type(data).__name__} is read in its own order, so train_sampler cannot choose from it; give a "
+                "data set with __getitem__ and __len__"
             )
 
     def _check_indices(self) -> None:
@@ -227,8 +227,8 @@ class SamplerMixin:
         saved, now = json.loads(path.read_text()), self._state_of(epoch)
         if saved["global_batch"] != now["global_batch"]:
             raise EvenlyError(
-                f"{path.parent} had {saved['global_batch']} examples per step and this run has {now['global_batch']}, so "
-                "steps do not end at the same examples; set per_device_train_batch_size x gradient_accumulation_steps "
+                f"{path.parent} had {saved['global_batch']} examples per step and this run has {now['global_batch']}, "
+                "so steps do not end at the same examples; set per_device_train_batch_size x gradient_accumulation_steps "
                 f"x processes to {saved['global_batch']}"
             )
         if saved != now:

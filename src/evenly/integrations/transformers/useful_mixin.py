@@ -4,9 +4,9 @@
 >>> trainer.train()
 >>> trainer.selection.indices                                # the examples that every epoch had twice
 
-``train()`` runs two trainings. The early one has its checkpoints in ``output_dir/early``, stops at the separating epoch,
-and neither evaluates nor stops for want of patience. The second begins as if it were the only one: initial weights, a
-new optimizer and schedule, ``num_train_epochs`` on the training set with the chosen examples repeated.
+``train()`` runs two trainings. The early one has its checkpoints in ``output_dir/early``, stops at the separating
+epoch, and does not evaluate. The second begins as if it were the only one: initial weights, a new optimizer and
+schedule, ``num_train_epochs`` on the training set with the chosen examples repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from accelerate.utils import find_batch_size
 from torch import Tensor, nn
-from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, set_seed
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainerState, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from evenly.data.samplers import Upsample
@@ -90,7 +90,8 @@ class UsefulMixin(SamplerMixin):
         self._make_sampler = sampler
         self._useful = sampler(self.train_dataset)
         self.unaugmented_dataset = unaugmented_dataset
-        self._step = [torch.zeros(()), 0]
+        self._step_loss: Tensor | float = 0.0
+        self._step_examples = 0
 
     @property
     def selection(self) -> Selection | None:
@@ -119,10 +120,10 @@ class UsefulMixin(SamplerMixin):
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
         if self._useful.selection is None:
             # Trainer divides the loss of a batch by the number of batches in a step, so their sum is the step's mean
-            self._step = [self._step[0] + loss, self._step[1] + examples]
+            self._step_loss, self._step_examples = self._step_loss + loss, self._step_examples + examples
             if self.accelerator.sync_gradients:
-                self._useful.observe(*self._step)
-                self._step = [torch.zeros(()), 0]
+                self._useful.observe(self._step_loss, self._step_examples)
+                self._step_loss, self._step_examples = 0.0, 0
         return loss
 
     def _early_stage(self, checkpoint: Path | None) -> None:
@@ -191,7 +192,7 @@ class UsefulMixin(SamplerMixin):
         state = torch.load(path, weights_only=True)
         if state["seed"] != self._useful.seed:
             raise EvenlyError(
-                f"{path.parent} has the seed {state['seed']} and this run {self._useful.seed}; give seed={state['seed']}"
+                f"{path.parent} has the seed {state['seed']} and this run has {self._useful.seed}; give the same seed"
             )
         if not processes().first:  # the sum of all processes is there once
             state["observed"] = [0.0, 0.0]
@@ -201,14 +202,15 @@ class UsefulMixin(SamplerMixin):
 
     def _early_epochs(self, checkpoint: Path) -> int:
         """How many early epochs a checkpoint has behind it."""
-        return self._position(int(checkpoint.name.rpartition("-")[2]))[0]
+        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        return self._position(state.global_step)[0]
 
 
 class UsefulTrainer(UsefulMixin, Trainer):
     """``transformers.Trainer`` with USEFUL: see :class:`UsefulMixin`."""
 
 
-class _Separation(TrainerCallback):  # type: ignore[misc]
+class _Separation(TrainerCallback):
     """Ends the early stage."""
 
     def __init__(self, sampler: UsefulSampler) -> None:
