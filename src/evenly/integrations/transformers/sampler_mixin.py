@@ -228,7 +228,7 @@ class SamplerMixin:
         if saved["global_batch"] != now["global_batch"]:
             raise EvenlyError(
                 f"{path.parent} had {saved['global_batch']} examples per step and this run has {now['global_batch']}, "
-                "so steps do not end at the same examples; set per_device_train_batch_size x gradient_accumulation_steps "
+                "so steps do not end at the same examples; set per_device_train_batch_size x accumulation steps "
                 f"x processes to {saved['global_batch']}"
             )
         if saved != now:
