@@ -1,5 +1,5 @@
-"""Run by test_sampled_hosts.py: trains with evenly's samplers in Trainer, accelerate and a plain DDP loop, in 1, 2 and 4
-processes, and saves which examples each process saw.
+"""Run by test_sampled_hosts.py: trains with evenly's samplers in Trainer, accelerate and a plain DDP loop, in 1, 2 and
+4 processes, and saves which examples each process saw.
 
 The libraries are imported once; the processes of each run are forked from this one.
 """
@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import socket
 import sys
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,8 @@ def in_trainer(folder: Path, name: str, world: int, stop: int | None) -> list[li
     args = transformers.TrainingArguments(
         output_dir=str(folder / f"{name}-trainer"), num_train_epochs=EPOCHS, gradient_accumulation_steps=accumulate,
         per_device_train_batch_size=TOGETHER // world // accumulate, report_to=[], logging_strategy="no",
-        save_strategy="steps" if (name, world, stop) == ("pde", 2, None) else "no", save_steps=1, disable_tqdm=True, use_cpu=True,
-        ddp_backend=backend(), dataloader_pin_memory=False,
+        save_strategy="steps" if (name, world, stop) == ("pde", 2, None) else "no", save_steps=1, disable_tqdm=True,
+        use_cpu=True, ddp_backend=backend(), dataloader_pin_memory=False,
     )  # fmt: skip
     model = Model()
     trainer = SampledTrainer(model, args, train_dataset=rows(), train_sampler=SAMPLERS[name]())
@@ -86,7 +86,7 @@ def in_trainer(folder: Path, name: str, world: int, stop: int | None) -> list[li
     for epoch, length in list(enumerate(lengths(SAMPLERS[name]())))[first:]:
         left = -(-length // size) - (skip * accumulate if epoch == first else 0)
         own = list(islice(batches, left))
-        steps += [sum(own[i : i + accumulate], []) for i in range(0, left, accumulate)]
+        steps += [list(chain(*own[i : i + accumulate])) for i in range(0, left, accumulate)]
     assert not list(batches)
     return steps
 
@@ -250,7 +250,7 @@ if __name__ == "__main__":
     import accelerate  # noqa: F401
     import transformers  # noqa: F401
 
-    import evenly.integrations.transformers  # noqa: F401
+    import evenly.integrations.transformers
 
     for count in (2, 1, 4):  # the checkpoints of two processes are those that all resume from
         forked(Path(sys.argv[1]), count)

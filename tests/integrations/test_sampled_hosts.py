@@ -8,11 +8,11 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 import evenly
@@ -55,7 +55,7 @@ def results(tmp_path_factory):
 def steps(results, world, name, stop, host):
     """The examples of each step, of all processes together."""
     seen = [rank[name, stop][host] for rank in results[world]]
-    return [sum(parts, []) for parts in zip(*seen, strict=True)]
+    return [list(chain(*parts)) for parts in zip(*seen, strict=True)]
 
 
 def expected(name, world, host, epoch):
@@ -73,7 +73,7 @@ def counted(name, steps):
     lengths, epochs = worker.lengths(worker.SAMPLERS[name]()), []
     for length in lengths:
         count = -(-length // worker.TOGETHER)
-        epochs.append(Counter(sum(steps[:count], [])))
+        epochs.append(Counter(chain(*steps[:count])))
         steps = steps[count:]
     assert not steps
     return epochs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -120,9 +121,9 @@ def test_useful_shows_each_stage_what_it_should(tmp_path):
     trainer.train()
     early, hard = 2 * -(-200 // BATCH), trainer.selection.indices
     seen = trainer.model.seen
-    counts = torch.bincount(torch.tensor(sum(seen[:early], [])), minlength=200)
+    counts = torch.bincount(torch.tensor(list(chain(*seen[:early]))), minlength=200)
     assert counts.tolist() == [2] * 200
-    counts = torch.bincount(torch.tensor(sum(seen[early:], [])), minlength=200)
+    counts = torch.bincount(torch.tensor(list(chain(*seen[early:]))), minlength=200)
     expected = torch.full((200,), EPOCHS)
     expected[hard] *= 3
     assert torch.equal(counts, expected)
