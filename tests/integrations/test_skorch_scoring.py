@@ -14,7 +14,7 @@ pytest.importorskip("skorch", reason="needs skorch: pip install 'evenly[skorch]'
 
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Checkpoint, EpochScoring
-from skorch.dataset import Dataset
+from skorch.dataset import Dataset, ValidSplit
 from skorch.helper import predefined_split
 
 from evenly.integrations.skorch import worst_group_scorer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -62,8 +63,8 @@ def rows(part):
     return [{"x": x, "labels": int(y), "index": i} for i, (x, y) in enumerate(zip(*part[:2], strict=True))]
 
 
-def sgd(params):
-    return torch.optim.SGD(params, lr=LR, momentum=0.9)
+def sgd(params, lr=LR):
+    return torch.optim.SGD(params, lr=lr, momentum=0.9)
 
 
 def arguments(folder, **options):
@@ -88,9 +89,10 @@ def data():
     return evenly.Data(train=TRAIN, validation=VALIDATION)
 
 
-def in_evenly(method, **options):
+def in_evenly(method, lr=LR, **options):
     settings = {"epochs": EPOCHS, "batch_size": BATCH, "schedule": "constant", "augment": "none"} | options
-    return evenly.train(data(), model=network(), method=method, optimizer=sgd, seed=SEED, **settings)
+    optimizer = partial(sgd, lr=lr)
+    return evenly.train(data(), model=network(), method=method, optimizer=optimizer, seed=SEED, **settings)
 
 
 def weights(net):
@@ -171,20 +173,28 @@ def test_useful_with_sam_and_accumulation_observes_the_first_pass(tmp_path):
     )
 
 
+EXPANSIONS = {"warmup_epochs": 2, "every": 1, "add": 20}
+SLOW = 0.01
+"""A learning rate with which the worst group of validation is best after three expansions."""
+
+
 def pde(folder, **options):
     selecting = {
-        "eval_strategy": "epoch", "load_best_model_at_end": True, "metric_for_best_model": "worst_group",
+        "learning_rate": SLOW, "eval_strategy": "epoch", "load_best_model_at_end": True,
+        "metric_for_best_model": "worst_group",
     } | options  # fmt: skip
     return build(
         PDETrainer, folder, arguments_of=selecting, eval_dataset=rows(VALIDATION), groups=TRAIN[2],
-        validation_groups=VALIDATION[2], every=1, add=20,
+        validation_groups=VALIDATION[2], **EXPANSIONS,
     )  # fmt: skip
 
 
 def test_pde_selects_what_evenly_train_does(tmp_path):
     trainer = pde(tmp_path)
     trainer.train()
-    run = in_evenly("pde", every=1, add=20, select="worst-group-argmax")
+    run = in_evenly("pde", lr=SLOW, select="worst-group-argmax", **EXPANSIONS)
+    assert trainer._begun(trainer.state.best_global_step) == 5
+    assert len(trainer.selection.indices) == 4 * 20 + 3 * 20
     assert torch.equal(trainer.selection.indices, torch.as_tensor(run.selection.indices))
     for name in ("entered_at_epoch", "ever_added", "ever_added_at_epoch"):
         assert trainer.selection.details[name].tolist() == list(run.selection.details[name])
