@@ -3,24 +3,27 @@
     sampler = evenly.Sharded(evenly.ProgressiveExpansion(groups, warmup_epochs=140))
     loader = DataLoader(dataset, batch_size=32, sampler=sampler)     # the same lines in every process
 
-Unlike `torch.utils.data.DistributedSampler`, it asks for the length anew in every epoch, since PDE's sets grow.
+It is a `torch.utils.data.DistributedSampler`, so that Lightning, Fabric and Ray Train, which put a sampler of their own
+around any other, take it as it is. Unlike torch's, it asks for the length anew in every epoch, since PDE's sets grow,
+and it may be made before there is a process group.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, distributed
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler
 
 from evenly.data.samplers import EpochSampler
 from evenly.errors import EvenlyError
 from evenly.settings import at_least, checks_options
 
 
-class Sharded(Sampler[int]):
+class Sharded(DistributedSampler[int]):
     """Every `processes`-th index of a sampler's epoch, from the `rank`-th on.
 
     Together, W processes with batches of b see in every step the W b indices that one process would see in a batch of
@@ -47,10 +50,12 @@ class Sharded(Sampler[int]):
             )
         if rank is not None and (processes is None or rank >= processes):
             raise EvenlyError(f"rank {rank} is none of {processes or 'an unknown number of'} processes; give both")
+        # not torch's __init__, which fixes rank, number of processes and length
         self.sampler, self._rank, self._processes = sampler, rank, processes
+        self.drop_last, self.shuffle, self._skipped = False, True, 0
 
     @property
-    def rank(self) -> int:
+    def rank(self) -> int:  # type: ignore[override]
         """Of this process, from 0."""
         return (distributed.get_rank() if _grouped() else 0) if self._rank is None else self._rank
 
@@ -60,7 +65,27 @@ class Sharded(Sampler[int]):
         return (distributed.get_world_size() if _grouped() else 1) if self._processes is None else self._processes
 
     @property
-    def epoch(self) -> int:
+    def num_replicas(self) -> int:  # type: ignore[override]
+        """torch's name for `processes`."""
+        return self.processes
+
+    @property
+    def num_samples(self) -> int:  # type: ignore[override]
+        """torch's name for the length."""
+        return len(self)
+
+    @property
+    def total_size(self) -> int:  # type: ignore[override]
+        """The indices of all processes in this epoch, padding included."""
+        return len(self) * self.processes
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        """The sampler's."""
+        return self.sampler.seed
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
         """The epoch that comes next."""
         return self.sampler.epoch
 
@@ -74,14 +99,24 @@ class Sharded(Sampler[int]):
         return torch.cat([indices, _cycled(indices, -len(indices) % self.processes)])[self.rank :: self.processes]
 
     def __iter__(self) -> Iterator[int]:
-        yield from self.indices().tolist()
+        skipped, self._skipped = self._skipped, 0
+        yield from self.indices()[skipped:].tolist()
         self.sampler.epoch += 1
 
+    def skip(self, count: int) -> None:
+        """Leave out the first `count` of this process's indices when the epoch that comes next is iterated over.
+
+        For a run that goes on in the middle of an epoch; the length stays that of the whole epoch.
+        """
+        self._skipped = int(count)
+
     def __len__(self) -> int:
-        return -(-len(self.sampler) // self.processes)
+        return math.ceil(len(self.sampler) / self.processes)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that comes next."""
+        if epoch != self.sampler.epoch:
+            self._skipped = 0
         self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:

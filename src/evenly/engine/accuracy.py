@@ -86,25 +86,31 @@ def group_accuracy(outputs: Any, labels: Any, groups: Any, train_groups: Any = N
         groups: integers or names (N,), or boolean (N, G) where groups overlap.
         train_groups: the training set's groups, in the same form; without it there is no weighted average.
     """
-    outputs = outputs if isinstance(outputs, Tensor) else as_tensor(outputs, "outputs")
-    if outputs.ndim not in (1, 2) or not outputs.numel():
-        raise EvenlyError(f"outputs have shape {tuple(outputs.shape)}; give logits (N, K) or predicted classes (N,)")
-    labels = as_integers(labels, "labels", len(outputs)).to(outputs.device)
-    if count := int(torch.isnan(outputs).reshape(len(outputs), -1).any(1).sum()):
-        raise EvenlyError(f"outputs hold NaN for {count} of {len(outputs)} examples; leave them out, or mend the model")
+    right = hits(outputs, labels)
     if groups is None or (train_groups is not None and not len(train_groups)):
         raise EvenlyError(
             f"{'groups are None' if groups is None else 'train_groups are empty'}; give one for each example"
         )
     groups, train_groups, names = _numbered(groups, train_groups)
-    groups = as_groups(groups, "groups", len(labels))
+    groups = as_groups(groups, "groups", len(right))
     train_groups = None if train_groups is None else as_groups(train_groups, "train_groups", len(train_groups))
     if train_groups is not None and train_groups.shape[1:] != groups.shape[1:]:
         raise EvenlyError(
             f"train_groups of shape {tuple(train_groups.shape)} do not go with groups {tuple(groups.shape)}; give both "
             "as integers, or both as booleans with a column for each group"
         )
-    return _by_group(_predicted(outputs, labels) == labels, groups, train_groups, names)
+    return _by_group(right, groups, train_groups, names)
+
+
+def hits(outputs: Any, labels: Any) -> Tensor:
+    """(N,) whether each example is classified right; outputs and labels as in `group_accuracy`."""
+    outputs = outputs if isinstance(outputs, Tensor) else as_tensor(outputs, "outputs")
+    if outputs.ndim not in (1, 2) or not outputs.numel():
+        raise EvenlyError(f"outputs have shape {tuple(outputs.shape)}; give logits (N, K) or predicted classes (N,)")
+    labels = as_integers(labels, "labels", len(outputs)).to(outputs.device)
+    if count := int(torch.isnan(outputs).reshape(len(outputs), -1).any(1).sum()):
+        raise EvenlyError(f"outputs hold NaN for {count} of {len(outputs)} examples; leave them out, or mend the model")
+    return _predicted(outputs, labels) == labels
 
 
 def _predicted(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -123,15 +129,28 @@ def _by_group(
 ) -> GroupAccuracy:
     groups = groups.to(right.device)
     count = max(_count(groups), 0 if train_groups is None else _count(train_groups))
-    counts = _totals(groups, count)
-    per_group = _totals(groups, count, right).double() / counts
+    train_counts = None if train_groups is None else _totals(train_groups, count)
+    mean = float(right.double().mean())
+    return accuracy_from_counts(_totals(groups, count, right), _totals(groups, count), mean, train_counts, names)
+
+
+def accuracy_from_counts(
+    right: Tensor, counts: Tensor, mean: float, train_counts: Tensor | None = None, names: tuple[str, ...] = ()
+) -> GroupAccuracy:
+    """Accuracy by group of what was counted.
+
+    Args:
+        right: (G,) how many examples of each group are classified right, of `counts` (G,).
+        mean: the accuracy over all examples.
+        train_counts: (G,) how many examples of each group are in training.
+    """
+    per_group = right.double() / counts
     present = counts > 0
     weighted = None
-    if train_groups is not None:
-        share = _totals(train_groups, count).double().to(right.device) * present
+    if train_counts is not None:
+        share = train_counts.double().to(right.device) * present
         weighted = float((share * per_group.nan_to_num()).sum() / share.sum()) if bool(share.any()) else None
     masked = torch.where(present, per_group, torch.inf)
-    mean = float(right.double().mean())
     return GroupAccuracy(per_group, counts, float(masked.min()), int(masked.argmin()), mean, weighted, names)
 
 

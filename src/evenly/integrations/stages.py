@@ -250,6 +250,7 @@ class PDESampler(EpochSampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
+        self.epochs = self._sampler = None
         if state["epochs"] is not None:
             self._arrange(state["epochs"])
 

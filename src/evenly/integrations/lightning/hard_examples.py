@@ -4,6 +4,8 @@
 >>> pl.Trainer(max_epochs=8, callbacks=[hard]).fit(early, train_loader)
 >>> loader = DataLoader(train_set, batch_size=128, sampler=hard.sampler())
 >>> pl.Trainer(max_epochs=200).fit(Net(), loader)
+
+:class:`~evenly.integrations.lightning.UsefulCallback` does both runs in one.
 """
 
 from __future__ import annotations
@@ -13,22 +15,21 @@ from typing import Any, Literal
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
-from torch.utils.data import DataLoader, SequentialSampler
 
 from evenly.data.samplers import Upsample
 from evenly.engine.trained import Selection
 from evenly.errors import EvenlyError
-from evenly.methods.useful import hard_examples
-from evenly.randomness import isolated
+from evenly.integrations.lightning.outputs import in_order, outputs_and_labels
+from evenly.integrations.stages import processes
+from evenly.methods.useful import hard_examples, reason
 
 
 class HardExamples(pl.Callback):
     """Finds the hard examples at the end of an epoch and stores their indices in :attr:`hard` and in checkpoints.
 
     The network is called on each input in eval mode, under the Trainer's precision; its ``forward`` must return
-    logits (n, K), (n, 1) or (n,). The random state is not changed. With several processes each computes all.
+    logits (n, K), (n, 1) or (n,). The random state is not changed. Of several processes each computes its part.
 
     Args:
         data: the training set, of ``(x, y)``, without augmentation: a Dataset, or a DataLoader that neither shuffles
@@ -52,17 +53,12 @@ class HardExamples(pl.Callback):
         path: str | Path | None = None,
         seed: int = 0,
     ) -> None:
-        self.loader = data if isinstance(data, DataLoader) else DataLoader(data, batch_size=1024)
         self.epoch, self.factor, self.on, self.seed = int(epoch), factor, on, seed
         self.path = None if path is None else Path(path)
         if self.epoch < 1:
             raise EvenlyError(f"`epoch` must be at least 1, got {epoch}")
-        if not isinstance(self.loader.sampler, SequentialSampler) or self.loader.drop_last:
-            raise EvenlyError(
-                "the loader for HardExamples shuffles, samples or drops, so its order is not that of the data set; "
-                "give the data set itself, or a DataLoader with shuffle=False and drop_last=False"
-            )
-        self.total = len(self.loader.sampler)
+        self.loader = in_order(data, "HardExamples")
+        self.total = len(self.loader.sampler)  # type: ignore[arg-type]
         Upsample([], self.total, factor)  # checks the factor before the run
 
     def sampler(self) -> Upsample:
@@ -80,32 +76,12 @@ class HardExamples(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.current_epoch + 1 != self.epoch:
             return
-        outputs, labels = self._outputs(trainer, pl_module)
-        self.hard = hard_examples(outputs, labels, on=self.on, seed=self.seed)
+        outputs, labels = outputs_and_labels(trainer, pl_module, self.loader, "HardExamples")
+        # the first process's choice holds for all
+        self.hard = processes().shared(lambda: hard_examples(outputs, labels, on=self.on, seed=self.seed))
         if self.path is not None and trainer.is_global_zero:
-            reason = "the higher-loss of two clusters of early outputs in each class"
             details = {"separating_epoch": self.epoch}
-            Selection(self.hard, torch.full_like(self.hard, self.factor), reason, details).save(self.path)
-
-    @torch.no_grad()
-    def _outputs(self, trainer: pl.Trainer, model: pl.LightningModule) -> tuple[Tensor, Tensor]:
-        """Outputs and labels of all examples in the order of storage, on the CPU."""
-        outputs, labels = [], []
-        modes = {module: module.training for module in model.modules()}
-        model.eval()
-        try:
-            with isolated(), trainer.precision_plugin.forward_context():
-                for batch in self.loader:
-                    if not isinstance(batch, tuple | list) or len(batch) < 2:
-                        raise EvenlyError(f"batches for HardExamples must be (x, y), got a {type(batch).__name__}")
-                    # not with the module's transfer hooks, which may augment
-                    x, y, *_ = move_data_to_device(trainer.precision_plugin.convert_input(batch), model.device)
-                    outputs.append(model(x).cpu())
-                    labels.append(y.cpu())
-        finally:
-            for module, training in modes.items():
-                module.training = training
-        return torch.cat(outputs), torch.cat(labels)
+            Selection(self.hard, torch.full_like(self.hard, self.factor), reason(self.on), details).save(self.path)
 
     def state_dict(self) -> dict[str, Any]:
         return {"hard": self.hard}

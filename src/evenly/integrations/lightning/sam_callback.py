@@ -51,19 +51,23 @@ class SAMCallback(pl.Callback):
         self._installed: ExitStack | None = None
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        optimizers = [opt for opt in trainer.optimizers if isinstance(opt, PerturbedOptimizer)]
         plugin = trainer.strategy.precision_plugin
         already = "optimizer_step" in vars(plugin)
-        if not optimizers or already:
+        if already or not self.attach(trainer, pl_module):
             return
+        self._installed = ExitStack()
+        step = partial(self._step, plugin, plugin.optimizer_step)
+        self._installed.enter_context(replaced(plugin, "optimizer_step", step))
+
+    def attach(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> bool:
+        """Check the Trainer's optimizers and prepare those of evenly, also when they were made anew; whether any is."""
+        optimizers = [opt for opt in trainer.optimizers if isinstance(opt, PerturbedOptimizer)]
         for optimizer in optimizers:
             _check_trainer(trainer, pl_module, optimizer)
             if isinstance(optimizer, SharpnessAware) and optimizer.model is None:
                 # By itself it would find running statistics only in the last of the accumulated batches.
                 optimizer.keep_statistics_of(pl_module)
-        self._installed = ExitStack()
-        step = partial(self._step, plugin, plugin.optimizer_step)
-        self._installed.enter_context(replaced(plugin, "optimizer_step", step))
+        return bool(optimizers)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._uninstall()

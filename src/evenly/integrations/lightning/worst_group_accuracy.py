@@ -16,8 +16,9 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
-from torch.utils.data import SequentialSampler
+from torch.utils.data import DistributedSampler, SequentialSampler
 
+from evenly.data.sharding import Sharded
 from evenly.engine.accuracy import GroupAccuracy, group_accuracy
 from evenly.errors import EvenlyError
 
@@ -30,8 +31,11 @@ class WorstGroupAccuracy(pl.Callback):
 
     Args:
         groups: of the validation set, (N,) integers or boolean (N, G), in the order of storage, which the loader must
-            keep. Without it, and always with several processes, ``validation_step`` must return ``"groups"`` too.
+            keep. Without it ``validation_step`` must return ``"groups"`` too.
         train_groups: of the training set, for the average weighted by them.
+
+    With several processes every example counts once: what Lightning's ``DistributedSampler`` repeats, so that all
+    processes have as many, is left out.
     """
 
     result: GroupAccuracy | None = None
@@ -40,6 +44,8 @@ class WorstGroupAccuracy(pl.Callback):
         self.groups = None if groups is None else torch.as_tensor(groups)
         self.train_groups = train_groups
         self._batches: list[dict[str, Tensor]] = []
+        self._order: tuple[int, int, int] | None = None
+        self._world, self._position, self._total = 1, 0, 0
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._batches = []
@@ -48,14 +54,12 @@ class WorstGroupAccuracy(pl.Callback):
             if len(loader) > 1:
                 raise EvenlyError(f"WorstGroupAccuracy needs one validation loader, got {len(loader)}")
             loader = next(iter(loader.values() if isinstance(loader, dict) else loader))
+        self._world, self._position = trainer.world_size, 0
+        self._order = _order_of(getattr(loader, "sampler", None), trainer)
+        self._total = len(loader.dataset) if self._order is not None else 0
         if self.groups is None:
             return
-        if trainer.world_size > 1:
-            raise EvenlyError(
-                f"with {trainer.world_size} processes, each of which sees only some examples, groups= cannot be used; "
-                'let validation_step return "groups" instead'
-            )
-        if not isinstance(getattr(loader, "sampler", None), SequentialSampler):
+        if self._order is None:
             raise EvenlyError(
                 "groups= needs a validation loader that keeps the order of storage; give it shuffle=False, or let "
                 'validation_step return "groups"'
@@ -78,7 +82,18 @@ class WorstGroupAccuracy(pl.Callback):
         if not isinstance(outputs, Mapping) or any(name not in outputs for name in names):
             returned = sorted(outputs) if isinstance(outputs, Mapping) else f"a {type(outputs).__name__}"
             raise EvenlyError(f"validation_step returned {returned}; WorstGroupAccuracy needs a dict with {names}")
-        self._batches.append({name: torch.as_tensor(outputs[name]).detach().cpu() for name in names})
+        values = {name: torch.as_tensor(outputs[name]).detach().cpu() for name in names}
+        if self._order is not None:
+            first, step, rank = self._order
+            places = torch.arange(self._position, self._position + len(values["labels"]))
+            self._position += len(places)
+            index = first + step * places
+            # of what every process sees, each counts its part
+            kept = (index < self._total) & ((places % self._world == rank) if step < self._world else True)
+            values = {name: value[kept] for name, value in values.items()}
+            if self.groups is not None:
+                values["groups"] = self.groups[index[kept]]
+        self._batches.append(values)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.sanity_checking:
@@ -86,9 +101,7 @@ class WorstGroupAccuracy(pl.Callback):
         batches = self._gathered(trainer)
         self._batches = []
         results = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
-        # fewer than all with limit_val_batches or fast_dev_run
-        groups = results["groups"] if self.groups is None else self.groups[: len(results["labels"])]
-        self.result = group_accuracy(results["outputs"], results["labels"], groups, self.train_groups)
+        self.result = group_accuracy(results["outputs"], results["labels"], results["groups"], self.train_groups)
         logged = {
             "val_worst_group_accuracy": self.result.worst,
             "val_mean_accuracy": self.result.mean,
@@ -102,3 +115,15 @@ class WorstGroupAccuracy(pl.Callback):
         parts: list[Any] = [None] * trainer.world_size
         torch.distributed.all_gather_object(parts, self._batches)
         return [batch for part in parts for batch in part]
+
+
+def _order_of(sampler: Any, trainer: pl.Trainer) -> tuple[int, int, int] | None:
+    """The index of the first example that this process sees, the step to the next, and the process's number; None
+    where the order is not that of storage."""
+    rank, world = trainer.global_rank, trainer.world_size
+    if isinstance(sampler, SequentialSampler):
+        return 0, 1, rank
+    divided = isinstance(sampler, DistributedSampler) and not isinstance(sampler, Sharded)
+    if divided and not sampler.shuffle and not sampler.drop_last and sampler.num_replicas == world:
+        return sampler.rank, world, rank
+    return None
