@@ -209,3 +209,8 @@ def test_what_prepare_loader_refuses():
         prepare_loader(accelerator, DataLoader(worker.rows(), 3, sampler=evenly.Sharded(sampler), drop_last=True))
     with pytest.raises(EvenlyError, match="is for 2 processes and the accelerator has 1"):
         prepare_loader(accelerator, DataLoader(worker.rows(), sampler=evenly.Sharded(sampler, 0, 2)))
+
+
+@pytest.mark.parametrize("name", ["accelerate_loop.py", "ddp_loop.py", "transformers_useful.py"])
+def test_the_examples_run(plain, name):
+    assert "worst group" in plain.example(name)

@@ -85,3 +85,7 @@ def test_what_would_mix_up_the_groups_is_refused():
         net(scoring(GROUPS, None, "weighted")).fit(X, Y)
     with pytest.raises(EvenlyError, match="`value` must be 'worst', 'mean' or 'weighted', got 'best'"):
         worst_group_scorer(GROUPS, value="best")
+
+
+def test_the_example_runs(plain):
+    assert "worst group" in plain.example("skorch_worst_group.py")

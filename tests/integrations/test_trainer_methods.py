@@ -133,24 +133,34 @@ def test_useful_shows_each_stage_what_it_should(tmp_path):
     assert not (tmp_path / "early").exists()
 
 
+STEPWISE = {"save_strategy": "steps", "save_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that keeps a checkpoint of every step."""
+    trainer = build(UsefulTrainer, tmp_path_factory.mktemp("whole"), arguments_of=STEPWISE, separating_epoch=2)
+    trainer.train()
+    return trainer
+
+
 @pytest.mark.parametrize("step", ["early/checkpoint-5", "early/checkpoint-13", "early/checkpoint-26", "checkpoint-20"])
-def test_useful_resumes_in_either_stage(tmp_path, step):
+def test_useful_resumes_in_either_stage(tmp_path, whole, step):
     """Within an early epoch, at the last step of one, after the last step of the stage, and in the second stage."""
-    options = {"save_strategy": "steps", "save_steps": 1 if step.startswith("early") else 20}
-    whole = build(UsefulTrainer, tmp_path, arguments_of=options, separating_epoch=2)
-    whole.train()
-    folder = tmp_path / "other" / ("early" if step.startswith("early") else "")
-    shutil.copytree(tmp_path / step, folder / Path(step).name)
-    if step.startswith("early"):
-        shutil.copy(tmp_path / "early" / "initial.pt", folder)
-    resumed = build(UsefulTrainer, tmp_path / "other", arguments_of=options, separating_epoch=2)
+    checkpoint = Path(whole.args.output_dir) / step
+    early = checkpoint.parent.name == "early"
+    folder = tmp_path / ("early" if early else "")
+    shutil.copytree(checkpoint, folder / checkpoint.name)
+    if early:
+        shutil.copy(checkpoint.parent / "initial.pt", folder)
+    resumed = build(UsefulTrainer, tmp_path, arguments_of={"save_strategy": "no"}, separating_epoch=2)
     with torch.no_grad():
         resumed.model.net[0].weight.add_(1.0)  # the weights to begin with are the saved ones
     resumed.train(resume_from_checkpoint=True)
     assert torch.equal(resumed.selection.indices, whole.selection.indices)
     assert resumed.selection.details["early_losses"] == whole.selection.details["early_losses"]
     assert torch.equal(weights(resumed.model), weights(whole.model))
-    done = 26 + 20 if step == "checkpoint-20" else int(step.rpartition("-")[2])
+    done = int(checkpoint.name.rpartition("-")[2]) + (0 if early else 26)
     assert resumed.model.seen == whole.model.seen[done:]
 
 
