@@ -197,7 +197,7 @@ class SamplerMixin:
         if math.prod(sizes) > 1:
             raise EvenlyError(
                 f"train_sampler gives each process examples of its own, and {math.prod(sizes)} processes share a batch "
-                "(tensor, context or sequence parallelism); use DDP or FSDP alone"
+                "(tensor, context or sequence parallelism); use DDP alone"
             )
 
     def _check_dataset(self) -> None:

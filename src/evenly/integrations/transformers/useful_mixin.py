@@ -44,7 +44,7 @@ class UsefulMixin(SamplerMixin):
       chosen; ``output_dir/selection.npz`` has them as evenly's run folders do.
     - Several processes choose the same examples. For the rest, and for what is refused, see :class:`SamplerMixin`.
     - Orders of visit and the clustering depend on ``data_seed``, or ``seed`` where there is none.
-    - The early stage takes ``num_train_epochs`` at most. Its ``trainer_state.json`` is in its own checkpoints.
+    - The early stage takes ``num_train_epochs`` at most. Loggers see its steps, from 0, before those of the second.
 
     Args:
         separating_epoch: how long the early stage is; None: until the drop in training loss has shrunk.
@@ -100,7 +100,10 @@ class UsefulMixin(SamplerMixin):
 
     def train(self, resume_from_checkpoint: Any = None, trial: Any = None, **kwargs: Any) -> Any:
         if trial is not None:
-            raise EvenlyError("USEFUL is two trainings, so a trial's is not one; search with a train() of your own")
+            raise EvenlyError(
+                "USEFUL runs two trainings, so hyperparameter_search cannot follow it; loop over the values and call "
+                "train() for each"
+            )
         checkpoint = self._found(resume_from_checkpoint)
         self._useful = self._make_sampler(self.train_dataset)
         self.set_train_sampler(self._useful)
