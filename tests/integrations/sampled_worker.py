@@ -6,6 +6,7 @@ The libraries are imported once; the processes of each run are forked from this 
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import socket
@@ -178,21 +179,30 @@ class WithGroups(Model):
         return super().forward(x, labels, index)
 
 
-def useful(folder: Path, world: int, checkpoint: Path | None = None) -> dict[str, Any]:
-    sys.path.insert(0, str(Path(__file__).parent))
-    import test_trainer_methods as methods
+def methods() -> Any:
+    """The data and networks of test_trainer_methods.py."""
+    path = Path(__file__).with_name("test_trainer_methods.py")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
+
+def useful(folder: Path, world: int, checkpoint: Path | None = None) -> dict[str, Any]:
     from evenly.integrations.transformers import UsefulTrainer
 
+    cases = methods()
     options = {
-        "per_device_train_batch_size": methods.BATCH // world, "save_strategy": "steps", "save_steps": 5,
+        "per_device_train_batch_size": cases.BATCH // world, "save_strategy": "steps", "save_steps": 5,
         "ddp_backend": backend(),
     }  # fmt: skip
-    trainer = methods.build(UsefulTrainer, folder, arguments_of=options)
+    trainer = cases.build(UsefulTrainer, folder, arguments_of=options)
     trainer.train(None if checkpoint is None else str(checkpoint))
     assert trainer.selection is not None
     losses = trainer.selection.details["early_losses"]
-    return {"chosen": trainer.selection.indices, "losses": losses, "weights": methods.weights(trainer.model.net)}
+    return {"chosen": trainer.selection.indices, "losses": losses, "weights": cases.weights(trainer.model.net)}
 
 
 def all_hosts(folder: Path, name: str, world: int, stop: int | None) -> dict[str, list[list[int]]]:

@@ -124,8 +124,10 @@ def test_metrics_are_those_of_group_accuracy(results, world):
 
 
 def test_useful_chooses_the_same_with_any_number_of_processes(results):
-    """Resumed from the middle of an early epoch of two processes."""
+    """And what evenly.train chooses; resumed from the middle of an early epoch of two processes."""
     [first, second] = results[2]
+    run = worker.methods().in_evenly("useful", select="last", evaluate_every=None)
+    assert torch.equal(first["useful"]["chosen"], torch.as_tensor(run.selection.indices))
     assert (200 + len(first["useful"]["chosen"])) % 4 == 2
     assert torch.equal(first["useful"]["chosen"], second["useful"]["chosen"])
     assert torch.equal(first["useful"]["weights"], second["useful"]["weights"])
