@@ -129,7 +129,7 @@ def in_ddp(folder, processes, resume):
         t = trainer(*callbacks, *save, epochs=epochs, enable_checkpointing=not resume, **ddp)
         batches = loader(data, callbacks[0], batch_size=max(1, BATCH // processes))
         ckpt_path = path / f"epoch={resumed_from}.ckpt" if resume else None
-        t.fit(module, batches, *validated, ckpt_path=ckpt_path, weights_only=False)
+        t.fit(module, batches, *validated, ckpt_path=ckpt_path)
         results[name] = {"seen": module.seen, "weights": module.net.state_dict()}
         return results[name]
 

@@ -151,7 +151,7 @@ def test_a_resumed_run_sees_what_the_sampler_says(data, when, tmp_path):
         )] if ckpt_path is None else []  # fmt: skip
         validated = () if when == "end" else (validation(data),)
         t = trainer(sampling, *save, Remember(), epochs=4, enable_checkpointing=bool(save))
-        t.fit(module, loader(data, sampling, batch_size=8), *validated, ckpt_path=ckpt_path, weights_only=False)
+        t.fit(module, loader(data, sampling, batch_size=8), *validated, ckpt_path=ckpt_path)
         return module
 
     expected = counted(make_sampler("expansion", data.train.groups), range(4))
@@ -160,6 +160,45 @@ def test_a_resumed_run_sees_what_the_sampler_says(data, when, tmp_path):
     assert len(paths) == (15 if when == "step" else 4)
     for path in paths:
         assert both(path, run(path)) == expected, path.name
+
+
+@pytest.mark.parametrize("when", ["end", "validation", "step"])
+@pytest.mark.parametrize("method", ["useful", "pde"])
+def test_a_resumed_method_ends_in_the_same_weights(data, method, when, tmp_path):
+    """From checkpoints in both stages, between them, in the warm-up and between expansions."""
+
+    def run(ckpt_path=None):
+        if method == "useful":
+            callback = UsefulCallback(plain(data), separating_epoch=2)
+        else:
+            callback = PDECallback(data.train.groups, warmup_epochs=2, add=8, decay=0.5, reset_momentum=True)
+        # a new process may draw other initial weights
+        module = Net(make_net() if ckpt_path is None else make_net().apply(shaken))
+        step = 1 if when == "step" else None
+        save = [pl.callbacks.ModelCheckpoint(
+            tmp_path, save_top_k=-1, save_on_train_epoch_end=when == "end", every_n_train_steps=step
+        )] if ckpt_path is None else []  # fmt: skip
+        worst = WorstGroupAccuracy(data.validation.groups)
+        epochs = 2 if method == "useful" else 4
+        t = trainer(callback, worst, *save, Remember(), epochs=epochs, enable_checkpointing=bool(save))
+        t.fit(module, loader(data, callback), validation(data), ckpt_path=ckpt_path)
+        return module, callback.selection.indices.tolist()
+
+    whole, chosen = run()
+    paths = list(tmp_path.glob("*.ckpt"))
+    if when == "step":  # within epochs and after their last batches
+        paths = [path for path in paths if int(path.stem.split("step=")[1]) in (2, 3, 5, 6, 7)]
+    assert len(paths) >= 4
+    for path in paths:
+        resumed, chosen_again = run(path)
+        assert both(path, resumed) == whole.seen, path.name
+        assert chosen_again == chosen, path.name
+        assert same(resumed.net, whole.net), path.name
+
+
+def shaken(layer):
+    for parameter in layer.parameters(recurse=False):
+        torch.nn.init.normal_(parameter)
 
 
 def under_torchrun(processes, folder, *arguments):

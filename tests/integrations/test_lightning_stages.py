@@ -180,7 +180,7 @@ def test_an_epoch_is_not_continued_with_batches_of_another_size(data, tmp_path):
         sampling = SamplerCallback(evenly.Upsample([], 60))
         save = pl.callbacks.ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=2)
         t = trainer(sampling, *([] if ckpt_path else [save]), epochs=1, enable_checkpointing=not ckpt_path)
-        t.fit(net(), loader(data, sampling, batch_size=size), ckpt_path=ckpt_path, weights_only=False)
+        t.fit(net(), loader(data, sampling, batch_size=size), ckpt_path=ckpt_path)
 
     run(20)
     with (
@@ -198,3 +198,7 @@ def test_hard_examples_and_useful_choose_alike(data):
     sampling = SamplerCallback(evenly.Upsample([], 60, seed=5))
     trainer(hard, sampling, epochs=2).fit(net(), loader(data, sampling))
     assert hard.hard.tolist() == useful.selection.indices.tolist()
+
+
+def test_the_example_runs(request):
+    assert "PDE used" in request.getfixturevalue("plain").example("lightning_methods.py")

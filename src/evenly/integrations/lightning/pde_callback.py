@@ -101,15 +101,22 @@ class PDECallback(SamplerCallback):
             for config in trainer.lr_scheduler_configs:
                 _scale(config.scheduler, self.decay)
 
+    def _start_next_epoch(self, trainer: pl.Trainer) -> None:
+        """Do the validation first that was to come after the last batch, which Lightning would leave out."""
+        super()._start_next_epoch(trainer)
+        every = trainer.check_val_every_n_epoch
+        if trainer.enable_validation and every is not None and (self._epoch + 1) % every == 0:
+            trainer.validating = True
+            trainer.fit_loop.epoch_loop.val_loop.run()
+            trainer.training = True
+
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.sanity_checking or not trainer.fit_loop.epoch_loop.batch_progress.current.ready:
-            return
-        if self.select == "last" or trainer.state.fn != "fit":
+        if trainer.sanity_checking or self.select == "last" or trainer.state.fn != "fit":
             return
         accuracy = next(each.result for each in trainer.callbacks if isinstance(each, WorstGroupAccuracy))
         assert accuracy is not None
         self._selector.patient_from = self.sets.warmup_epochs
-        if self._selector.out_of_patience(trainer.current_epoch + 1, validation_row(accuracy), pl_module):
+        if self._selector.out_of_patience(self._epoch + 1, validation_row(accuracy), pl_module):
             trainer.should_stop = True
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

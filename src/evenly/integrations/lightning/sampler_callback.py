@@ -71,7 +71,7 @@ class SamplerCallback(pl.Callback):
         if loop.restarted_mid_epoch and not loop.epoch_loop.batch_progress.is_last_batch:
             self._continue_epoch(trainer, loader, whole)
         elif loop.restarted_mid_epoch and loop.epoch_loop.restarted_on_train_batch_end:
-            _start_next_epoch(loop)
+            self._start_next_epoch(trainer)
         self._global_batch = whole
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -97,6 +97,19 @@ class SamplerCallback(pl.Callback):
         _measure(trainer, loader)
         iter(trainer.fit_loop._data_fetcher)
         self._resumed = False
+
+    def _start_next_epoch(self, trainer: pl.Trainer) -> None:
+        """Of a checkpoint saved after the last batch of an epoch: count that batch and begin a new epoch.
+
+        Lightning would go on without `on_train_epoch_start`, and in an epoch that is longer than the one before it
+        would leave out as many batches as that one had.
+        """
+        loop = trainer.fit_loop
+        loop.epoch_loop.batch_progress.increment_completed()
+        loop.epoch_loop._batches_that_stepped += 1
+        loop.reset_restart_stage()
+        loop.epoch_loop.reset_restart_stage()
+        loop.restarting = False
 
     def _loader(self, trainer: pl.Trainer) -> Any:
         loader = trainer.train_dataloader
@@ -129,16 +142,3 @@ def _measure(trainer: pl.Trainer, loader: Any) -> None:
     loop.max_batches = count
     if trainer.val_check_batch is not None and isinstance(trainer.val_check_interval, float):
         trainer.val_check_batch = max(1, int(count * trainer.val_check_interval))
-
-
-def _start_next_epoch(loop: Any) -> None:
-    """Of a checkpoint saved after the last batch of an epoch: count that batch and begin a new epoch.
-
-    Lightning would go on without `on_train_epoch_start`, and in an epoch that is longer than the one before it would
-    leave out as many batches as that one had.
-    """
-    loop.epoch_loop.batch_progress.increment_completed()
-    loop.epoch_loop._batches_that_stepped += 1
-    loop.reset_restart_stage()
-    loop.epoch_loop.reset_restart_stage()
-    loop.restarting = False
