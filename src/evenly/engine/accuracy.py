@@ -110,7 +110,8 @@ def hits(outputs: Any, labels: Any) -> Tensor:
     labels = as_integers(labels, "labels", len(outputs)).to(outputs.device)
     if count := int(torch.isnan(outputs).reshape(len(outputs), -1).any(1).sum()):
         raise EvenlyError(f"outputs hold NaN for {count} of {len(outputs)} examples; leave them out, or mend the model")
-    return _predicted(outputs, labels) == labels
+    right: Tensor = _predicted(outputs, labels) == labels
+    return right
 
 
 def _predicted(outputs: Tensor, labels: Tensor) -> Tensor:
