@@ -1,8 +1,11 @@
-"""skorch: SAM, ASAM or RandomPerturbation as the optimizer of a net.
+"""skorch: SAM, ASAM or RandomPerturbation as the optimizer of a net, and the worst group's accuracy as a score.
 
 >>> net = SAMClassifier(Net, optimizer=sam_optimizer(torch.optim.SGD, rho=0.05), optimizer__momentum=0.9, lr=0.1)
 >>> net.fit(X, y)
 >>> GridSearchCV(net, {"optimizer__rho": [0.02, 0.05, 0.1]}).fit(X, y)
+
+>>> worst = EpochScoring(worst_group_scorer(groups), lower_is_better=False, name="valid_worst_group")
+>>> NeuralNetClassifier(Net, callbacks=[worst, Checkpoint(monitor="valid_worst_group_best")])
 
 skorch gives ``optimizer.step`` a closure and records the loss of the first pass, so :func:`sam_optimizer` works with
 any skorch net. With :class:`SAMMixin`, callbacks on gradients, such as clipping, see only those of the last pass.
@@ -12,11 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch.optim import Optimizer
+from torch.utils.data import Dataset, Subset
 
+from evenly.engine.accuracy import group_accuracy
 from evenly.errors import EvenlyError
 from evenly.integrations.hosts import missing
 from evenly.integrations.passes import before_descent
@@ -26,7 +32,7 @@ from evenly.optim.sam import SAM
 
 try:
     from skorch import NeuralNetClassifier, NeuralNetRegressor
-    from skorch.utils import TeeGenerator
+    from skorch.utils import TeeGenerator, data_from_dataset, is_skorch_dataset
 except ModuleNotFoundError as error:
     raise missing("skorch", error) from error
 
@@ -122,3 +128,61 @@ class SAMClassifier(SAMMixin, NeuralNetClassifier):
 
 class SAMRegressor(SAMMixin, NeuralNetRegressor):
     """``skorch.NeuralNetRegressor`` with SAM: see :class:`SAMMixin`."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupScorer:
+    """The result of :func:`worst_group_scorer`: from a net, inputs or a data set, and labels to a share."""
+
+    groups: Any
+    train_groups: Any = None
+    value: Literal["worst", "mean", "weighted"] = "worst"
+
+    def __call__(self, net: Any, X: Any, y: Any = None) -> float:
+        stored = data_from_dataset(X)[1] if isinstance(X, Dataset) and is_skorch_dataset(X) else None
+        labels = np.asarray(stored if y is None else y)
+        shuffles = bool(net.get_params_for("iterator_valid").get("shuffle"))
+        if shuffles or (stored is not None and not np.array_equal(np.asarray(stored), labels)):
+            raise EvenlyError(
+                "the iterator shuffles, so groups do not go with predictions; give iterator_valid__shuffle=False, and "
+                "with on_train=True iterator_train__shuffle=False or use_caching=False"
+            )
+        result = group_accuracy(net.predict(X), labels, self._groups_of(X, len(labels)), self.train_groups)
+        share: float | None = getattr(result, self.value)
+        if share is None:
+            raise EvenlyError("the weighted average needs train_groups; give worst_group_scorer(groups, train_groups)")
+        return share
+
+    def _groups_of(self, data: Any, count: int) -> Any:
+        """The groups of the examples that are scored, which may be some of those that the groups were given for."""
+        indices = None
+        while isinstance(data, Subset):
+            own = np.asarray(data.indices)
+            indices, data = own if indices is None else own[indices], data.dataset
+        groups = np.asarray(self.groups)
+        if indices is not None and len(groups) == len(data):
+            return groups[indices]
+        if len(groups) != count:
+            raise EvenlyError(
+                f"there are {len(groups)} groups and {count} examples are scored; give the groups of all examples that "
+                "fit() gets, or of a validation set that train_split=predefined_split(...) sets apart"
+            )
+        return groups
+
+
+def worst_group_scorer(
+    groups: Any, train_groups: Any = None, value: Literal["worst", "mean", "weighted"] = "worst"
+) -> GroupScorer:
+    """A score for ``skorch.callbacks.EpochScoring``: the accuracy of the worst group on the validation set.
+
+    The number is that of :func:`evenly.group_accuracy` on what the net predicts.
+
+    Args:
+        groups: (N,) integers or names, or boolean (N, G): of all examples that ``fit`` gets, of which the net sets some
+            apart for validation, or of those of a validation set of its own.
+        train_groups: of the training set, for the average weighted by them.
+        value: "worst", "mean" (every example counts once) or "weighted" (by the training set's groups).
+    """
+    if value not in ("worst", "mean", "weighted"):
+        raise EvenlyError(f"`value` must be 'worst', 'mean' or 'weighted', got {value!r}")
+    return GroupScorer(groups, train_groups, value)

@@ -93,6 +93,11 @@ class UsefulSampler(EpochSampler):
         return self.separated_at is None or self.epoch < self.separated_at
 
     @property
+    def over(self) -> bool:
+        """Whether the early stage has had its last epoch."""
+        return self._decided() is not None
+
+    @property
     def last_epoch(self) -> int | None:
         """How many epochs both stages take together; None as long as this is not known."""
         return None if self.separated_at is None or self.epochs is None else self.separated_at + self.epochs

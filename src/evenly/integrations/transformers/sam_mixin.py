@@ -1,4 +1,4 @@
-"""transformers: a Trainer that trains with SAM, ASAM, LSAM or RandomPerturbation.
+"""A Trainer that trains with SAM, ASAM, LSAM or RandomPerturbation.
 
 >>> trainer = SAMTrainer(model, args, train_dataset=data)                     # SAM around the optimizer of args
 >>> trainer = SAMTrainer(model, args, train_dataset=data, perturb=partial(evenly.ASAM, rho=0.5, model=model))
@@ -16,20 +16,15 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from transformers import Trainer
 
 from evenly.errors import EvenlyError
-from evenly.integrations.hosts import missing
 from evenly.integrations.passes import replaced
 from evenly.optim.perturbed import PerturbedOptimizer
 from evenly.optim.sam import SAM
-
-try:
-    from accelerate.optimizer import AcceleratedOptimizer
-    from transformers import Trainer
-except ModuleNotFoundError as error:
-    raise missing("transformers", error) from error
 
 WHOLE = ("NO", "MULTI_CPU", "MULTI_GPU")
 """Accelerate's distributed types in which each process holds all weights."""
