@@ -8,7 +8,7 @@ w  <- base(w, grad L(w + eps))     second pass
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
@@ -21,7 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from evenly.errors import EvenlyError
-from evenly.optim.perturbed import Loss, PerturbedOptimizer, Rounding
+from evenly.optim.perturbed import Loss, PerturbedOptimizer, Rounding, check_parameters
+from evenly.optim.shards import gradient_shards, is_split
 from evenly.optim.snapshot import Snapshot
 
 RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -65,11 +66,15 @@ class SharpnessAware(PerturbedOptimizer):
     ) -> None:
         self.local = local
         self.model = model
+        if local and isinstance(base, Optimizer):
+            refuse_local(p for group in base.param_groups for p in group["params"])
         super().__init__(base, check_finite=check_finite, rounding=rounding, **settings)
 
     @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss] | None = None, *, scaler: GradScaler | None = None) -> Loss:
+        if self.is_to_make_state(closure):
+            return cast(Loss, self.base.step())
         closure, scaler = self.begin(closure, scaler)
         with self._unsynced(), self._recording_models():
             loss = self.evaluate(closure)
@@ -93,8 +98,8 @@ class SharpnessAware(PerturbedOptimizer):
         The running statistics of ``model`` are copied; :meth:`restore` puts them back.
         """
         if self._normalizing is None and self._models is not None:
+            check_parameters(self.param_groups)  # FullyShardedDataParallel may have wrapped the model after the base was made
             modules = [module for model in self._models for module in model.modules()]
-            _refuse_sharded(modules)
             self._normalizing = [
                 (module, name)
                 for module in modules
@@ -123,6 +128,8 @@ class SharpnessAware(PerturbedOptimizer):
 
     @model.setter
     def model(self, model: nn.Module | None) -> None:
+        if self.local and isinstance(model, nn.Module):
+            refuse_local(model.parameters())
         if self.local and not isinstance(model, DistributedDataParallel):
             kind = "None" if model is None else f"a {type(model).__name__}"
             raise EvenlyError(
@@ -175,7 +182,7 @@ class SharpnessAware(PerturbedOptimizer):
         # The scaler skips the step and lowers its scale only for an infinity on its own replica; with local gradients
         # the infinity may be on another one.
         for part in self.gradients():
-            torch._foreach_mul_([p.grad for p in part.params if p.grad is not None], float("nan"))
+            torch._foreach_mul_(gradient_shards(part.params), float("nan"))
         scaler.step(self.base)
 
     @contextmanager
@@ -202,10 +209,11 @@ class SharpnessAware(PerturbedOptimizer):
         self._models = models
 
 
-def _refuse_sharded(modules: list[nn.Module]) -> None:
-    for module in modules:
-        if type(module).__name__ == "FullyShardedDataParallel":
+def refuse_local(params: Iterable[Tensor]) -> None:
+    """Refuse local=True where one process's gradient is never whole."""
+    for index, p in enumerate(params):
+        if is_split(p):
             raise EvenlyError(
-                "the model is a FullyShardedDataParallel: each process holds part of the weights, so the norm would be "
-                "partial; use DistributedDataParallel"
+                f"local=True perturbs each process's weights by its own gradient, and parameter {index} is split over "
+                "processes (fully_shard); leave local=True out, or use DistributedDataParallel"
             )

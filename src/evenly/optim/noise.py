@@ -1,0 +1,64 @@
+"""Random numbers in the shapes of parameters, from torch's global generator of their device.
+
+Of a parameter that is split over processes, every process draws for the whole and keeps its shard. Equal generators on
+all processes so give the numbers of one process that holds it all. Different generators give independent shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenly.optim.shards import is_split, shards
+
+BLOCK = 2**26
+"""How many numbers are drawn at once for split parameters, whose sum of sizes may be more than one process can hold. On
+the CPU, blocks whose size is a multiple of 16 are the parts of one draw."""
+
+
+def normal(params: list[Tensor]) -> list[Tensor]:
+    """Standard normal numbers, in the shape of this process's shard of each of the parameters of one device and dtype."""
+    sizes = [p.numel() for p in params]
+    like = {"device": params[0].device, "dtype": params[0].dtype}
+    if not any(map(is_split, params)):
+        whole = torch.randn(sum(sizes), **like)
+        return [part.view_as(p) for part, p in zip(whole.split(sizes), params, strict=True)]
+    draws = _consecutive(sizes, like)
+    return [_shard_of(draw.view(p.shape), p) for draw, p in zip(draws, params, strict=True)]
+
+
+def uniform(param: Tensor) -> Tensor:
+    """Numbers from [0, 1) in single precision, in the shape of this process's shard of the parameter."""
+    if not is_split(param):
+        return torch.rand_like(param, dtype=torch.float32)
+    return _shard_of(torch.rand(param.shape, dtype=torch.float32, device=param.device), param)
+
+
+def _consecutive(sizes: list[int], like: dict[str, Any]) -> Iterator[Tensor]:
+    """Normal numbers, so many at a time, as if from one draw of all."""
+    left, block = sum(sizes), torch.empty(0, **like)
+    for size in sizes:
+        pieces = []
+        while size > len(block):
+            pieces.append(block)
+            size -= len(block)
+            # A last block of its own might be too small for torch's vectorised draw.
+            block = torch.randn(left if left < 2 * BLOCK else BLOCK, **like)
+            left -= len(block)
+        pieces.append(block[:size])
+        block = block[size:]
+        yield torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+
+
+def _shard_of(whole: Tensor, param: Any) -> Tensor:
+    """This process's shard of a tensor, split as the parameter is; a copy, so that the whole is freed."""
+    if not is_split(param):
+        return whole
+    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415
+
+    split = distribute_tensor(whole, param.device_mesh, param.placements, src_data_rank=None)
+    (shard,), (like,) = shards([split]), shards([param])
+    return shard.to(like.device, copy=True)
