@@ -72,9 +72,7 @@ def add_divided(tensors: list[Tensor], directions: list[Tensor], divisor: Tensor
         torch._foreach_add_(tensors, torch._foreach_div(directions, divisor.to(directions[0])))
 
 
-def add_rounded(
-    tensors: list[Tensor], directions: list[Tensor], divisor: Tensor, uniform: Iterable[Tensor]
-) -> None:
+def add_rounded(tensors: list[Tensor], directions: list[Tensor], divisor: Tensor, uniform: Iterable[Tensor]) -> None:
     """As `add_divided`, for tensors in half precision: each sum is rounded up or down at random, and exact on average.
 
     ``uniform`` has a number from [0, 1) for each element.

@@ -20,7 +20,7 @@ the CPU, blocks whose size is a multiple of 16 are the parts of one draw."""
 
 
 def normal(params: list[Tensor]) -> list[Tensor]:
-    """Standard normal numbers, in the shape of this process's shard of each of the parameters of one device and dtype."""
+    """Standard normal numbers in the shapes of this process's shards of the parameters, of one device and dtype."""
     sizes = [p.numel() for p in params]
     like = {"device": params[0].device, "dtype": params[0].dtype}
     if not any(map(is_split, params)):
@@ -39,25 +39,25 @@ def uniform(param: Tensor) -> Tensor:
 
 def _consecutive(sizes: list[int], like: dict[str, Any]) -> Iterator[Tensor]:
     """Normal numbers, so many at a time, as if from one draw of all."""
-    left, block = sum(sizes), torch.empty(0, **like)
+    undrawn, block = sum(sizes), torch.empty(0, **like)
     for size in sizes:
-        pieces = []
-        while size > len(block):
-            pieces.append(block)
-            size -= len(block)
-            # A last block of its own might be too small for torch's vectorised draw.
-            block = torch.randn(left if left < 2 * BLOCK else BLOCK, **like)
-            left -= len(block)
-        pieces.append(block[:size])
+        numbers = block[:size]
         block = block[size:]
-        yield torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+        while len(numbers) < size:
+            # A last block of its own might be too small for torch's vectorised draw.
+            block = torch.randn(undrawn if undrawn < 2 * BLOCK else BLOCK, **like)
+            undrawn -= len(block)
+            missing = size - len(numbers)
+            numbers = torch.cat([numbers, block[:missing]]) if len(numbers) else block[:missing]
+            block = block[missing:]
+        yield numbers
 
 
 def _shard_of(whole: Tensor, param: Any) -> Tensor:
     """This process's shard of a tensor, split as the parameter is; a copy, so that the whole is freed."""
     if not is_split(param):
         return whole
-    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415
+    from torch.distributed.tensor import distribute_tensor
 
     split = distribute_tensor(whole, param.device_mesh, param.placements, src_data_rank=None)
     (shard,), (like,) = shards([split]), shards([param])

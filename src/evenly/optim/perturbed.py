@@ -36,7 +36,7 @@ ENOUGH = 0.95
 
 
 class Part(NamedTuple):
-    """Parameters of one group, device and dtype, with this process's shards of their gradients: all of an unsplit one."""
+    """Parameters of one group, device and dtype, with their gradients: of a split one, this process's shard."""
 
     group: dict[str, Any]
     params: list[Tensor]
@@ -103,8 +103,8 @@ def check_parameters(groups: Iterable[dict[str, Any]]) -> None:
                 )
             if getattr(p, "_fsdp_flattened", False):
                 raise EvenlyError(
-                    f"parameter {i} of group {g} belongs to a FullyShardedDataParallel, which stores parts of parameters "
-                    "without their layout; use torch.distributed.fsdp.fully_shard, or DistributedDataParallel"
+                    f"parameter {i} of group {g} belongs to a FullyShardedDataParallel, whose pieces of weights have "
+                    "no layout; use torch.distributed.fsdp.fully_shard, or DistributedDataParallel"
                 )
 
 

@@ -1,7 +1,7 @@
 """Parameters that ``fully_shard`` (FSDP2) or tensor parallelism splits over processes: DTensors.
 
-Each process holds a shard of every such parameter, of its gradient and of its perturbation. What acts element by element
-acts on the shard. A sum over elements is taken over the shard and then over the processes, by one all-reduce.
+Each process holds a shard of every such parameter, of its gradient and of its perturbation. What acts element by
+element acts on the shard. A sum over elements is taken over the shard and then over the processes, by one all-reduce.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def gradient_shards(params: list[Tensor]) -> list[Tensor]:
 def whole_norm(parts: Iterable[tuple[list[Tensor], list[Tensor]]]) -> Tensor:
     """The l2 norm of tensors in the shapes of parameters, over all processes: 0-d, the same on each of them.
 
-    Each part is a list of parameters and, for each of them, this process's shard of the tensor; of one device and dtype.
+    A part is a list of parameters, of one device and dtype, and for each of them this process's shard of the tensor.
     """
     parts = list(parts)
     kind = _dtensor()
@@ -104,8 +104,8 @@ def forget_gathered_weights() -> None:
     A forward pass without a backward one (validation) leaves the weights of the outermost module gathered, and so does
     every pass with ``reshard_after_backward=False``.
     """
-    from torch.distributed._composable_state import _module_state_mapping  # noqa: PLC0415
-    from torch.distributed.fsdp import FSDPModule  # noqa: PLC0415
+    from torch.distributed._composable_state import _module_state_mapping
+    from torch.distributed.fsdp import FSDPModule
 
     for module in list(_module_state_mapping):
         if isinstance(module, FSDPModule):

@@ -98,7 +98,7 @@ class SharpnessAware(PerturbedOptimizer):
         The running statistics of ``model`` are copied; :meth:`restore` puts them back.
         """
         if self._normalizing is None and self._models is not None:
-            check_parameters(self.param_groups)  # FullyShardedDataParallel may have wrapped the model after the base was made
+            check_parameters(self.param_groups)  # FullyShardedDataParallel may have come after the base
             modules = [module for model in self._models for module in model.modules()]
             self._normalizing = [
                 (module, name)
