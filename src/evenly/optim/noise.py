@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenly.optim.shards import is_split, shards
+from evenly.optim.shards import any_split, is_split, shards
 
 BLOCK = 2**26
 """How many numbers are drawn at once for split parameters, whose sum of sizes may be more than one process can hold. On
@@ -22,8 +22,8 @@ the CPU, blocks whose size is a multiple of 16 are the parts of one draw."""
 def normal(params: list[Tensor]) -> list[Tensor]:
     """Standard normal numbers in the shapes of this process's shards of the parameters, of one device and dtype."""
     sizes = [p.numel() for p in params]
-    like = {"device": params[0].device, "dtype": params[0].dtype}
-    if not any(map(is_split, params)):
+    like: dict[str, Any] = {"device": params[0].device, "dtype": params[0].dtype}
+    if not any_split(params):
         whole = torch.randn(sum(sizes), **like)
         return [part.view_as(p) for part, p in zip(whole.split(sizes), params, strict=True)]
     draws = _consecutive(sizes, like)

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from evenly.errors import EvenlyError, EvenlyWarning
 from evenly.optim.foreach import add_divided, add_rounded, group_tensors
 from evenly.optim.noise import uniform
-from evenly.optim.shards import Processes, forget_gathered_weights, gradient_shards, is_split, shards, whole_norm
+from evenly.optim.shards import Processes, any_split, forget_gathered_weights, gradient_shards, shards, whole_norm
 from evenly.optim.snapshot import Snapshot
 
 Loss = TypeVar("Loss")
@@ -202,7 +202,7 @@ class PerturbedOptimizer(Optimizer):
         torch.clear_autocast_cache()
 
     def _forget_gathered_weights(self) -> None:
-        if any(is_split(p) for group in self.param_groups for p in group["params"]):
+        if any(any_split(group["params"]) for group in self.param_groups):
             forget_gathered_weights()
 
     def _warn_if_rounded_away(self, shifts: list[Shift]) -> None:
@@ -247,12 +247,12 @@ class PerturbedOptimizer(Optimizer):
         """
         parts = []
         for index, group in enumerate(self.param_groups):
-            chosen = [p for p in group["params"] if p.grad is not None and (subset is None or p in subset)]
-            if any(p.grad.layout is not torch.strided for p in chosen):
-                self._refuse_sparse(index, set(chosen))
-            for params in group_tensors(chosen):
-                grads = gradient_shards(params)
-                parts.append(Part(group, params, [g.float() for g in grads] if params[0].dtype in HALF else grads))
+            grads = {p: g for p in group["params"] if (g := p.grad) is not None and (subset is None or p in subset)}
+            if any(g.layout is not torch.strided for g in grads.values()):
+                self._refuse_sparse(index, set(grads))
+            for params in group_tensors(grads):
+                held = gradient_shards(params)
+                parts.append(Part(group, params, [g.float() for g in held] if params[0].dtype in HALF else held))
         if not parts:
             kind = "parameter of the optimizer" if subset is None else "parameter chosen for the perturbation"
             raise EvenlyError(
@@ -313,9 +313,13 @@ class PerturbedOptimizer(Optimizer):
     def gradients_are_finite(self) -> Tensor:
         """Whether every gradient is finite: a 0-d boolean tensor on the device, the same for all shards."""
         params = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        grads = (g if g.layout is torch.strided else g.coalesce().values() for g in gradient_shards(params))
-        owners = {g.float() if g.dtype in HALF else g: p for g, p in zip(grads, params, strict=True)}
-        return whole_norm(([owners[g] for g in grads], grads) for grads in group_tensors(owners)).isfinite()
+        values = (g if g.layout is torch.strided else g.coalesce().values() for g in gradient_shards(params))
+        grads = [g.float() if g.dtype in HALF else g for g in values]
+        parts = group_tensors(grads)
+        if len(parts) == 1:
+            return whole_norm([(params, grads)]).isfinite()
+        owners = dict(zip(grads, params, strict=True))
+        return whole_norm(([owners[g] for g in part], part) for part in parts).isfinite()
 
     def descend(self, scaler: GradScaler | None, pass_name: str) -> None:
         """Let the base step with the gradients of the named pass."""

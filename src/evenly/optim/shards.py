@@ -24,21 +24,26 @@ def is_split(tensor: Tensor) -> bool:
     return isinstance(tensor, _dtensor())
 
 
+def any_split(tensors: Iterable[Tensor]) -> bool:
+    """Whether any of them is a DTensor. It costs little where none is: a step asks often."""
+    return any(issubclass(kind, _dtensor()) for kind in set(map(type, tensors)))
+
+
 def shards(tensors: list[Tensor]) -> list[Tensor]:
     """What this process holds of each: its shard, maybe an empty one, of a DTensor, and any other tensor itself.
 
     A shard shares its memory with the DTensor. It is not to be kept: fully_shard may replace it in a forward pass.
     """
-    kind = _dtensor()
-    if not any(isinstance(tensor, kind) for tensor in tensors):
+    if not any_split(tensors):
         return tensors
-    return [_shard(tensor) if isinstance(tensor, kind) else tensor for tensor in tensors]
+    return [_shard(tensor) if is_split(tensor) else tensor for tensor in tensors]
 
 
 def gradient_shards(params: list[Tensor]) -> list[Tensor]:
     """The gradients of parameters that have one, split as the parameters are."""
-    kind = _dtensor()
-    return [_gradient_shard(p, p.grad) if isinstance(p.grad, kind) else p.grad for p in params if p.grad is not None]
+    if not any_split(params):
+        return [g for p in params if (g := p.grad) is not None]
+    return [_gradient_shard(p, g) if is_split(g) else g for p in params if (g := p.grad) is not None]
 
 
 def whole_norm(parts: Iterable[tuple[list[Tensor], list[Tensor]]]) -> Tensor:
@@ -47,8 +52,7 @@ def whole_norm(parts: Iterable[tuple[list[Tensor], list[Tensor]]]) -> Tensor:
     A part is a list of parameters, of one device and dtype, and for each of them this process's shard of the tensor.
     """
     parts = list(parts)
-    kind = _dtensor()
-    if not any(isinstance(p, kind) for params, _ in parts for p in params):
+    if not any(any_split(params) for params, _ in parts):
         return norm(values for _, values in parts)
     processes = Processes(chain.from_iterable(params for params, _ in parts))
     by_copies: dict[int, list[Tensor]] = {}
@@ -87,7 +91,8 @@ class Processes:
         if self.group is None or not is_split(param):
             return self.size
         mesh, placements = param.device_mesh, param.placements  # type: ignore[attr-defined]
-        return self.size // math.prod(mesh.size(dim) for dim in _split_dims(mesh, placements))
+        distinct: int = math.prod(mesh.size(dim) for dim in _split_dims(mesh, placements))
+        return self.size // distinct
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum of the processes' values."""
