@@ -130,7 +130,7 @@ def layouts(world: int) -> dict[str, dict[str, Tensor]]:
     results = {}
 
     def run(name: str, model: nn.Module, world: int = world, rank: int | None = None, **options: Any) -> None:
-        train(model, sam_on(model), parts(batches(steps=FEW), rank, world), **options)
+        train(options.pop("called", model), sam_on(model), parts(batches(steps=FEW), rank, world), **options)
         results[name] = whole(model)
 
     if world == 2 or ALL:
@@ -140,6 +140,9 @@ def layouts(world: int) -> dict[str, dict[str, Tensor]]:
         model = shard(make_model())
         model.set_reshard_after_backward(False)
         run("gathered after backward", model)
+
+        model = shard(make_model())
+        run("compiled", model, called=torch.compile(model, backend="aot_eager"))
 
         model = shard(make_model())
 

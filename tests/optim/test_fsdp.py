@@ -266,9 +266,10 @@ def test_a_step_without_a_closure_is_only_for_an_empty_state(closure_of):
     """torch.distributed.checkpoint makes the state of a new optimizer by a step at learning rate 0 and gradient 0."""
     param = nn.Parameter(torch.ones(2))
     opt = SAM(torch.optim.Adam([param], lr=0.0))
-    param.grad = torch.ones(2)
-    with pytest.raises(EvenlyError, match="needs a closure"):
-        opt.step()
+    for grad in (None, torch.ones(2)):
+        param.grad = grad
+        with pytest.raises(EvenlyError, match="needs a closure"):
+            opt.step()
     param.grad = torch.zeros(2)
     opt.param_groups[0]["lr"] = 0.1
     with pytest.raises(EvenlyError, match="needs a closure"):

@@ -64,7 +64,7 @@ class Part(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """What `ascend` adds to this process's shards of some parameters: directions / divisor, or nothing if that is 0."""
+    """What `ascend` adds to this process's shards of parameters: directions / divisor, or nothing if the divisor is 0."""
 
     params: list[Tensor]
     directions: list[Tensor]
@@ -280,9 +280,12 @@ class PerturbedOptimizer(Optimizer):
 
         It has no closure, every gradient is 0 and so is every learning rate: the base may take it.
         """
-        if closure is not None or self.state or any(group.get("lr", 1) != 0 for group in self.param_groups):
+        if closure is not None or self.state or self.ascended:
             return False
-        return not any(g.any() for group in self.param_groups for g in gradient_shards(group["params"]))
+        if any(group.get("lr", 1) != 0 for group in self.param_groups):
+            return False
+        grads = [g for group in self.param_groups for g in gradient_shards(group["params"])]
+        return bool(grads) and not any(g.any() for g in grads)
 
     def begin(
         self, closure: Callable[[], Loss] | None, scaler: GradScaler | None

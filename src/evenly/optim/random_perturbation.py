@@ -30,8 +30,8 @@ class RandomPerturbation(PerturbedOptimizer):
     The noise comes from torch's global generator of each parameter's device, as dropout's does. A resumed run must
     restore its state (``torch.get_rng_state``, ``torch.cuda.get_rng_state``) beside the optimizer's. Under
     DistributedDataParallel, replicas whose generators differ draw different noise, and the gradient averages over it.
-    Give them the same seed for one common draw. Under fully_shard every process draws for whole parameters and keeps its
-    shards: with the same seed the noise is that of one process, with different ones the shards are independent.
+    Give them the same seed for one common draw. Under fully_shard every process draws for whole parameters and keeps
+    its shards: with the same seed the noise is that of one process, with different ones the shards are independent.
 
     Args:
         base: the optimizer that steps. Every parameter of it that requires gradients is perturbed.

@@ -41,7 +41,7 @@ class SharpnessAware(PerturbedOptimizer):
             later is missed, and a compiled one runs that one pass uncompiled.
         local: under DistributedDataParallel, perturb each replica by the gradient of its own part of the batch
             (m-sharpness, m examples per replica) instead of the whole batch's. ``model`` must then be the
-            DistributedDataParallel that the closure calls. Refused under fully_shard, where no gradient is one process's.
+            DistributedDataParallel that the closure calls. Refused under fully_shard.
         check_finite: raise if a gradient is not finite.
         rounding: of the perturbed weights, "nearest" or "stochastic", where they are stored in half precision; see
             :class:`~evenly.optim.perturbed.PerturbedOptimizer`.
