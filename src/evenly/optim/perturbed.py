@@ -64,7 +64,7 @@ class Part(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """What `ascend` adds to this process's shards of parameters: directions / divisor, or nothing if the divisor is 0."""
+    """What `ascend` adds to this process's shards of parameters: directions / divisor, or nothing if that is 0."""
 
     params: list[Tensor]
     directions: list[Tensor]
