@@ -1,4 +1,4 @@
-"""Two processes against the same sums written out in one, and refusals of weights that are split over processes."""
+"""Two processes against the same sums written out in one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed import HashStore
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.func import functional_call
 
 import evenly.errors
@@ -113,26 +111,6 @@ def process_group():
     torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
-
-
-@pytest.mark.parametrize("original", [False, True])
-@pytest.mark.filterwarnings("ignore")
-def test_weights_split_by_fsdp_are_refused(process_group, original, closure_of):
-    model = FullyShardedDataParallel(worker.make_model(), device_id=torch.device("cpu"), use_orig_params=original)
-
-    def step():
-        opt = SAM(torch.optim.SGD(model.parameters(), lr=0.1))
-        opt.step(closure_of(opt, lambda: model(torch.ones(2, 3).double()).sum()))
-
-    with pytest.raises(EvenlyError, match="use DistributedDataParallel"):
-        step()
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_weights_split_by_fully_shard_are_refused(process_group):
-    model = fully_shard(worker.make_model(), mesh=init_device_mesh("cpu", (1,)))
-    with pytest.raises(EvenlyError, match=r"parameter 0 of group 0 is split over devices .* DistributedDataParallel"):
-        SAM(torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def test_local_with_a_static_graph_is_refused(process_group):

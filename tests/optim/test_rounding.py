@@ -78,7 +78,7 @@ def test_a_rounded_sum_is_one_of_its_two_neighbours_and_exact_on_average(dtype):
     shift = torch.tensor([1e-4, 1e-4, 1e-6, -1e-6, -1e-4, -3e-4, 1e-3, 2e-6, 0.0])
     draws = 40_000
     weights = start.expand(draws, -1).clone()
-    add_rounded([weights], [2 * shift.expand(draws, -1)], torch.tensor(2.0))
+    add_rounded([weights], [2 * shift.expand(draws, -1)], torch.tensor(2.0), [torch.rand(weights.shape)])
     exact = start.float() + shift
     for column, value in zip(weights.float().T, exact, strict=True):
         low, high = column.min(), column.max()

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from evenly.optim.foreach import norm
 from evenly.optim.perturbed import Part, Rounding, Shift
+from evenly.optim.shards import whole_norm
 from evenly.optim.sharpness_aware import SharpnessAware
 
 
@@ -61,14 +61,14 @@ class ASAM(SharpnessAware):
             names.update((p, name) for name, p in self.model.named_parameters())
         T = [self._scale(part, names) for part in parts]
         Tg = [list(torch._foreach_mul(part.grads, T_w)) for part, T_w in zip(parts, T, strict=True)]
-        Tg_norm = norm(Tg)
+        Tg_norm = whole_norm(zip((part.params for part in parts), Tg, strict=True))
         for part, T_w, T_w_g in zip(parts, T, Tg, strict=True):
             yield Shift(part.params, list(torch._foreach_mul(T_w_g, T_w)), part.divided_by_rho(Tg_norm))
 
     @staticmethod
     def _scale(part: Part, names: dict[Tensor, str]) -> list[Tensor]:
-        """T_w of each parameter, in the parameter's shape."""
-        T_w = list(torch._foreach_abs(part.params))
+        """T_w of each parameter, in the shape of this process's shard of it."""
+        T_w = list(torch._foreach_abs(part.weights))
         torch._foreach_add_(T_w, part.group["eta"])
         for w, T in zip(part.params, T_w, strict=True):
             bias = "bias" in names[w].rpartition(".")[2] if w in names else w.ndim < 2

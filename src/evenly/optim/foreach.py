@@ -72,21 +72,23 @@ def add_divided(tensors: list[Tensor], directions: list[Tensor], divisor: Tensor
         torch._foreach_add_(tensors, torch._foreach_div(directions, divisor.to(directions[0])))
 
 
-def add_rounded(tensors: list[Tensor], directions: list[Tensor], divisor: Tensor) -> None:
+def add_rounded(tensors: list[Tensor], directions: list[Tensor], divisor: Tensor, uniform: Iterable[Tensor]) -> None:
     """As `add_divided`, for tensors in half precision: each sum is rounded up or down at random, and exact on average.
+
+    ``uniform`` has a number from [0, 1) for each element.
 
     The two neighbours of a sum are the nearest number in half precision and the next one on the sum's other side. As
     16-bit integers they are one apart, since floating-point numbers are ordered as their bits are.
     """
     divisor = divisor.masked_fill(divisor == 0, torch.inf)
-    for tensor, direction in zip(tensors, directions, strict=True):
+    for tensor, direction, chance in zip(tensors, directions, uniform, strict=True):
         exact = tensor.float() + direction.float() / divisor.to(direction.device, torch.float32)
         nearest = exact.to(tensor.dtype)
         error = exact - nearest.float()
         away_from_zero = torch.where(error.signbit() == nearest.signbit(), 1, -1).to(torch.int16)
         other = (nearest.view(torch.int16) + away_from_zero).view(tensor.dtype)
         share = (error / (other.float() - nearest.float())).nan_to_num()
-        tensor.copy_(torch.where(torch.rand_like(share) < share, other, nearest))
+        tensor.copy_(torch.where(chance < share, other, nearest))
 
 
 def _add_scaled(tensors: list[Tensor], directions: list[Tensor], divisor: Tensor) -> None:

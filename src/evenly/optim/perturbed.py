@@ -23,7 +23,9 @@ from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
 from evenly.errors import EvenlyError, EvenlyWarning
-from evenly.optim.foreach import add_divided, add_rounded, group_tensors, norm
+from evenly.optim.foreach import add_divided, add_rounded, group_tensors
+from evenly.optim.noise import uniform
+from evenly.optim.shards import Processes, any_split, forget_gathered_weights, gradient_shards, shards, whole_norm
 from evenly.optim.snapshot import Snapshot
 
 Loss = TypeVar("Loss")
@@ -34,11 +36,16 @@ ENOUGH = 0.95
 
 
 class Part(NamedTuple):
-    """Parameters of one group, device and dtype, with their gradients."""
+    """Parameters of one group, device and dtype, with their gradients: of a split one, this process's shard."""
 
     group: dict[str, Any]
     params: list[Tensor]
     grads: list[Tensor]
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """This process's shards of the parameters, in whose shapes the gradients are."""
+        return shards(self.params)
 
     @property
     def rho(self) -> float | Tensor:
@@ -57,7 +64,7 @@ class Part(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """What `ascend` adds to some parameters: directions / divisor, or nothing if the divisor is 0."""
+    """What `ascend` adds to this process's shards of parameters: directions / divisor, or nothing if that is 0."""
 
     params: list[Tensor]
     directions: list[Tensor]
@@ -87,17 +94,17 @@ def check_base(base: Optimizer) -> Optimizer:
 
 
 def check_parameters(groups: Iterable[dict[str, Any]]) -> None:
-    """Refuse complex parameters and parameters that are split over devices."""
+    """Refuse complex parameters and those of FullyShardedDataParallel."""
     for g, group in enumerate(groups):
         for i, p in enumerate(group["params"]):
             if p.is_complex():
                 raise EvenlyError(
                     f"parameter {i} of group {g} is complex; store it as real numbers (torch.view_as_real) in the model"
                 )
-            if hasattr(p, "device_mesh") or getattr(p, "_is_flat_param", False):
+            if getattr(p, "_fsdp_flattened", False):
                 raise EvenlyError(
-                    f"parameter {i} of group {g} is split over devices (FSDP, DTensor), so the norm would be partial; "
-                    "use DistributedDataParallel"
+                    f"parameter {i} of group {g} belongs to a FullyShardedDataParallel, whose pieces of weights have "
+                    "no layout; use torch.distributed.fsdp.fully_shard, or DistributedDataParallel"
                 )
 
 
@@ -169,12 +176,15 @@ class PerturbedOptimizer(Optimizer):
         """Move the weights from w to w + eps. Except for random noise, eps needs the gradients in ``.grad``."""
         if self.ascended:
             raise EvenlyError("ascend() called twice: the weights are already perturbed; call restore() first")
+        self._forget_gathered_weights()
         shifts = list(self.perturbation())
         self._weights.take(param for shift in shifts for param in shift.params)
         self.ascended = True
-        for shift in shifts:
-            stochastic = self.rounding == "stochastic" and shift.params[0].dtype in HALF
-            (add_rounded if stochastic else add_divided)(*shift)
+        for params, directions, divisor in shifts:
+            if self.rounding == "stochastic" and params[0].dtype in HALF:
+                add_rounded(shards(params), directions, divisor, map(uniform, params))
+            else:
+                add_divided(shards(params), directions, divisor)
         if not self._share_is_known:
             self._warn_if_rounded_away(shifts)
         # Autocast around the whole step would reuse its half-precision copies of the old weights in the next pass.
@@ -188,7 +198,12 @@ class PerturbedOptimizer(Optimizer):
             raise EvenlyError("restore() called without ascend(): the weights are not perturbed; call ascend() first")
         self._weights.put_back()
         self.ascended = False
+        self._forget_gathered_weights()
         torch.clear_autocast_cache()
+
+    def _forget_gathered_weights(self) -> None:
+        if any(any_split(group["params"]) for group in self.param_groups):
+            forget_gathered_weights()
 
     def _warn_if_rounded_away(self, shifts: list[Shift]) -> None:
         """Once: the share <moved, eps> / <eps, eps> of eps that is left where the weights are in half precision."""
@@ -196,13 +211,14 @@ class PerturbedOptimizer(Optimizer):
         self._share_is_known = self.rounding == "stochastic" or not half
         if self._share_is_known or (half[0].params[0].is_cuda and torch.cuda.is_current_stream_capturing()):
             return
+        processes = Processes(param for shift in half for param in shift.params)
         products = []
         for params, directions, divisor in half:
-            for param, direction in zip(params, directions, strict=True):
+            for param, weight, direction in zip(params, shards(params), directions, strict=True):
                 eps = direction.float() / divisor.to(direction.device, torch.float32)
-                moved = param.float() - self._weights.copy_of(param).float()
-                products.append(torch.stack([(moved * eps).sum(), (eps * eps).sum()]).cpu())
-        left, whole = torch.stack(products).sum(0).tolist()
+                moved = weight.float() - self._weights.copy_of(param).float()
+                products.append(torch.stack([(moved * eps).sum(), (eps * eps).sum()]).cpu() / processes.copies(param))
+        left, whole = processes.sum(torch.stack(products).sum(0)).tolist()
         share = left / whole if whole else math.nan
         self._share_is_known = math.isfinite(share)  # at a gradient of 0 there is no share
         if share < ENOUGH:
@@ -225,7 +241,7 @@ class PerturbedOptimizer(Optimizer):
                 self.restore()
 
     def gradients(self, subset: Container[Tensor] | None = None) -> list[Part]:
-        """The parameters (all, or those in ``subset``) that have a gradient, with their gradients.
+        """The parameters (all, or those in ``subset``) that have a gradient, with their gradients' shards.
 
         Half-precision gradients are converted to single precision, because their norm may overflow half precision.
         """
@@ -235,8 +251,8 @@ class PerturbedOptimizer(Optimizer):
             if any(g.layout is not torch.strided for g in grads.values()):
                 self._refuse_sparse(index, set(grads))
             for params in group_tensors(grads):
-                half = params[0].dtype in HALF
-                parts.append(Part(group, params, [grads[p].float() if half else grads[p] for p in params]))
+                held = gradient_shards(params)
+                parts.append(Part(group, params, [g.float() for g in held] if params[0].dtype in HALF else held))
         if not parts:
             kind = "parameter of the optimizer" if subset is None else "parameter chosen for the perturbation"
             raise EvenlyError(
@@ -258,6 +274,18 @@ class PerturbedOptimizer(Optimizer):
         Returns:
             What the closure returned in its first run; a tensor is returned as a detached copy.
         """
+
+    def is_to_make_state(self, closure: Callable[[], Loss] | None) -> bool:
+        """Whether the step is torch.distributed.checkpoint's, which makes a new optimizer's state in order to fill it.
+
+        It has no closure, every gradient is 0 and so is every learning rate: the base may take it.
+        """
+        if closure is not None or self.state or self.ascended:
+            return False
+        if any(group.get("lr", 1) != 0 for group in self.param_groups):
+            return False
+        grads = [g for group in self.param_groups for g in gradient_shards(group["params"])]
+        return bool(grads) and not any(g.any() for g in grads)
 
     def begin(
         self, closure: Callable[[], Loss] | None, scaler: GradScaler | None
@@ -286,10 +314,15 @@ class PerturbedOptimizer(Optimizer):
         return cast(Loss, loss.detach()) if isinstance(loss, Tensor) else loss
 
     def gradients_are_finite(self) -> Tensor:
-        """Whether every gradient is finite: a 0-d boolean tensor on the device."""
-        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        values = (g if g.layout is torch.strided else g.coalesce().values() for g in grads)
-        return norm(group_tensors(g.float() if g.dtype in HALF else g for g in values)).isfinite()
+        """Whether every gradient is finite: a 0-d boolean tensor on the device, the same for all shards."""
+        params = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        values = (g if g.layout is torch.strided else g.coalesce().values() for g in gradient_shards(params))
+        grads = [g.float() if g.dtype in HALF else g for g in values]
+        parts = group_tensors(grads)
+        if len(parts) == 1:
+            return whole_norm([(params, grads)]).isfinite()
+        owners = dict(zip(grads, params, strict=True))
+        return whole_norm(([owners[g] for g in part], part) for part in parts).isfinite()
 
     def descend(self, scaler: GradScaler | None, pass_name: str) -> None:
         """Let the base step with the gradients of the named pass."""

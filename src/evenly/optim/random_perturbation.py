@@ -20,6 +20,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from evenly.optim.foreach import group_tensors
+from evenly.optim.noise import normal
 from evenly.optim.perturbed import Loss, PerturbedOptimizer, Rounding, Shift
 
 
@@ -29,7 +30,8 @@ class RandomPerturbation(PerturbedOptimizer):
     The noise comes from torch's global generator of each parameter's device, as dropout's does. A resumed run must
     restore its state (``torch.get_rng_state``, ``torch.cuda.get_rng_state``) beside the optimizer's. Under
     DistributedDataParallel, replicas whose generators differ draw different noise, and the gradient averages over it.
-    Give them the same seed for one common draw.
+    Give them the same seed for one common draw. Under fully_shard every process draws for whole parameters and keeps
+    its shards: with the same seed the noise is that of one process, with different ones the shards are independent.
 
     Args:
         base: the optimizer that steps. Every parameter of it that requires gradients is perturbed.
@@ -49,14 +51,13 @@ class RandomPerturbation(PerturbedOptimizer):
     def perturbation(self) -> Iterator[Shift]:
         for group in self.param_groups:
             for params in group_tensors(p for p in group["params"] if p.requires_grad):
-                sizes = [p.numel() for p in params]
-                noise = torch.randn(sum(sizes), device=params[0].device, dtype=params[0].dtype)
-                directions = [part.view_as(p) for part, p in zip(noise.split(sizes), params, strict=True)]
-                yield Shift(params, directions, torch.ones((), dtype=torch.float64) / group["sigma"])
+                yield Shift(params, normal(params), torch.ones((), dtype=torch.float64) / group["sigma"])
 
     @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss] | None = None, *, scaler: GradScaler | None = None) -> Loss:
+        if self.is_to_make_state(closure):
+            return cast(Loss, self.base.step())
         closure, scaler = self.begin(closure, scaler)
         with self.perturbed():
             loss = self.evaluate(closure)

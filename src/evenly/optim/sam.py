@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from torch import nn
 from torch.optim import Optimizer
 
-from evenly.optim.foreach import norm
 from evenly.optim.perturbed import Part, Rounding, Shift
+from evenly.optim.shards import whole_norm
 from evenly.optim.sharpness_aware import SharpnessAware
 
 
@@ -58,6 +58,6 @@ class SAM(SharpnessAware):
 
 def along_gradient(parts: list[Part]) -> Iterator[Shift]:
     """eps = rho g / ||g||_2, each group with its own rho; 0 if g is 0."""
-    g_norm = norm(part.grads for part in parts)
+    g_norm = whole_norm((part.params, part.grads) for part in parts)
     for part in parts:
         yield Shift(part.params, part.grads, part.divided_by_rho(g_norm))

@@ -8,7 +8,7 @@ w  <- base(w, grad L(w + eps))     second pass
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
@@ -21,7 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from evenly.errors import EvenlyError
-from evenly.optim.perturbed import Loss, PerturbedOptimizer, Rounding
+from evenly.optim.perturbed import Loss, PerturbedOptimizer, Rounding, check_parameters
+from evenly.optim.shards import gradient_shards, is_split
 from evenly.optim.snapshot import Snapshot
 
 RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -40,7 +41,7 @@ class SharpnessAware(PerturbedOptimizer):
             later is missed, and a compiled one runs that one pass uncompiled.
         local: under DistributedDataParallel, perturb each replica by the gradient of its own part of the batch
             (m-sharpness, m examples per replica) instead of the whole batch's. ``model`` must then be the
-            DistributedDataParallel that the closure calls.
+            DistributedDataParallel that the closure calls. Refused under fully_shard.
         check_finite: raise if a gradient is not finite.
         rounding: of the perturbed weights, "nearest" or "stochastic", where they are stored in half precision; see
             :class:`~evenly.optim.perturbed.PerturbedOptimizer`.
@@ -67,11 +68,15 @@ class SharpnessAware(PerturbedOptimizer):
     ) -> None:
         self.local = local
         self.model = model
+        if local and isinstance(base, Optimizer):
+            refuse_local(p for group in base.param_groups for p in group["params"])
         super().__init__(base, check_finite=check_finite, rounding=rounding, **settings)
 
     @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss] | None = None, *, scaler: GradScaler | None = None) -> Loss:
+        if self.is_to_make_state(closure):
+            return cast(Loss, self.base.step())
         closure, scaler = self.begin(closure, scaler)
         with self._unsynced(), self._recording_models():
             loss = self.evaluate(closure)
@@ -95,8 +100,8 @@ class SharpnessAware(PerturbedOptimizer):
         The running statistics of ``model`` are copied; :meth:`restore` puts them back.
         """
         if self._normalizing is None and self._models is not None:
+            check_parameters(self.param_groups)  # FullyShardedDataParallel may have come after the base
             modules = [module for model in self._models for module in model.modules()]
-            _refuse_sharded(modules)
             self._normalizing = [
                 (module, name)
                 for module in modules
@@ -127,6 +132,8 @@ class SharpnessAware(PerturbedOptimizer):
     def model(self, model: nn.Module | None) -> None:
         if self.local_if_replicated:
             self.local = isinstance(model, DistributedDataParallel)
+        if self.local and isinstance(model, nn.Module):
+            refuse_local(model.parameters())
         if self.local and not isinstance(model, DistributedDataParallel):
             kind = "None" if model is None else f"a {type(model).__name__}"
             raise EvenlyError(
@@ -184,7 +191,7 @@ class SharpnessAware(PerturbedOptimizer):
         # The scaler skips the step and lowers its scale only for an infinity on its own replica; with local gradients
         # the infinity may be on another one.
         for part in self.gradients():
-            torch._foreach_mul_([p.grad for p in part.params if p.grad is not None], float("nan"))
+            torch._foreach_mul_(gradient_shards(part.params), float("nan"))
         scaler.step(self.base)
 
     @contextmanager
@@ -211,10 +218,11 @@ class SharpnessAware(PerturbedOptimizer):
         self._models = models
 
 
-def _refuse_sharded(modules: list[nn.Module]) -> None:
-    for module in modules:
-        if type(module).__name__ == "FullyShardedDataParallel":
+def refuse_local(params: Iterable[Tensor]) -> None:
+    """Refuse local=True where one process's gradient is never whole."""
+    for index, p in enumerate(params):
+        if is_split(p):
             raise EvenlyError(
-                "the model is a FullyShardedDataParallel: each process holds part of the weights, so the norm would be "
-                "partial; use DistributedDataParallel"
+                f"local=True perturbs each process's weights by its own gradient, and parameter {index} is split over "
+                "processes (fully_shard); leave local=True out, or use DistributedDataParallel"
             )

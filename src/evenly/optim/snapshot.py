@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from evenly.optim.foreach import group_tensors
+from evenly.optim.shards import shards
 
 _layout = attrgetter("device", "dtype", "shape")
 
 
 class Snapshot:
-    """Copies tensors and later puts the copies back in place.
+    """Copies tensors and later puts the copies back in place; of a tensor split over processes, this process's shard.
 
     The copies' memory is reused from one :meth:`take` to the next, so that a captured graph finds it at the same
     address, and is freed with the tensors.
@@ -37,17 +38,18 @@ class Snapshot:
             self._pairs = [(originals, [self.copy_of(t) for t in originals]) for originals in group_tensors(tensors)]
         self._taken = self._pairs
         for originals, copies in self._taken:
-            torch._foreach_copy_(copies, originals)
+            torch._foreach_copy_(copies, shards(originals))
 
     def put_back(self) -> None:
         for originals, copies in self._taken:
-            torch._foreach_copy_(originals, copies)
+            torch._foreach_copy_(shards(originals), copies)
         self._taken = []
 
     def copy_of(self, tensor: Tensor) -> Tensor:
         """The memory of its copy: what :meth:`take` found in it last."""
         copy: Tensor | None = self._memory.get(tensor)
+        (held,) = shards([tensor])
         # model.to(...) moves a parameter's data without making a new parameter
-        if copy is None or _layout(copy) != _layout(tensor):
-            copy = self._memory[tensor] = torch.empty_like(tensor)
+        if copy is None or _layout(copy) != _layout(held):
+            copy = self._memory[tensor] = torch.empty_like(held)
         return copy
