@@ -98,7 +98,7 @@ def execute(
 
 @frozen
 class _Where:
-    """Where a run is computed: on which device of this process, with which other processes, and what each row goes to."""
+    """Where a run is computed: on which device, with which other processes; and what is called with each row."""
 
     device: torch.device
     world: World

@@ -1,4 +1,4 @@
-"""evenly in other training loops: Lightning, transformers' Trainer, accelerate, skorch; and its metrics in other loggers.
+"""evenly in other training loops (Lightning, transformers' Trainer, accelerate, skorch), and its metrics in loggers.
 
 Each library is imported by its own module and nowhere else. If it is missing, the error names it and the command that
 installs it.
