@@ -10,7 +10,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "evenly"
 ORDER = [
-    "errors", "values", "files", "randomness", "settings", "analyses", "data", "optim", "theory", "models", "engine",
+    "errors", "values", "plugins", "files", "randomness", "settings", "analyses", "data", "optim", "theory", "models", "engine",
     "methods", "runs", "diagnose", "report", "integrations", "parallel", "experiment", "testing", "papers", "cli",
 ]  # fmt: skip
 """From the ground up."""
