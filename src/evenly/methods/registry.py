@@ -4,8 +4,8 @@
     def mine(model: Factory, data: Data, fit: Fit, *, strength: Annotated[float, above(0)] = 1.0) -> Trained:
         \"\"\"What it does, in a line.\"\"\"
 
-What an option may be is in its annotation; `check` refuses what depends on the data or on the settings. A package of its
-own names such a function in its entry points (docs/plugins.md).
+What an option may be is in its annotation; `check` refuses what depends on the data or on the settings. Another package
+names such a function in its entry points (docs/plugins.md).
 """
 
 from __future__ import annotations

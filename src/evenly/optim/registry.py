@@ -121,8 +121,9 @@ OPTIMIZERS = (*BASES, *(f"{name}:{base}".removesuffix(":sgd") for name in PERTUR
 def _accepted(name: str, given: Any) -> Base | Perturbing:
     """An optimizer of another package."""
     if isinstance(given, type) and issubclass(given, PerturbedOptimizer):
+        make: Callable[..., PerturbedOptimizer] = given
         passes = 2 if issubclass(given, SharpnessAware) else 1
-        return Perturbing(lambda base, _, rho: given(base, rho=rho), passes, first_line_of(given))
+        return Perturbing(lambda base, _, rho: make(base, rho=rho), passes, first_line_of(given))
     if not callable(given) or isinstance(given, type):
         raise EvenlyError(
             "it is neither a function of (params, lr, momentum, weight_decay) that returns a torch optimizer nor a "

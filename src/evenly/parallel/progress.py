@@ -55,7 +55,9 @@ class GraphProgress:
         show: whether a terminal gets a bar.
     """
 
-    def __init__(self, total: int, label: str = "", slots: int = 1, resumes: bool = True, show: bool = True) -> None:
+    def __init__(
+        self, total: int, label: str = "", slots: int = 1, resumes: bool = True, show: bool = True
+    ) -> None:
         self.total, self.label, self.slots, self.resumes, self.show = total, label, slots, resumes, show
         self.over = self.read = self.failed = self.shared = 0
         self._logged = 0  # of those read, how many are in the log
