@@ -21,12 +21,12 @@ def check_dataset(name: str, **options: Any) -> None:
     """
     make = DATASETS.find(name)
     keep(f"{name} has a summary of one line", bool((make.__doc__ or "").strip()), "begin its docstring with one")
+    data = load(name, seed=3, **options)  # which may import what draws a number once
     states = global_states()
-    data = load(name, seed=3, **options)
-    kept = global_states() == states
-    keep(f"{name} leaves the global random states as they were", kept, "draw by evenly.randomness.generator(seed, ...)")
-    same = load(name, seed=3, **options).fingerprint() == data.fingerprint()
-    keep(f"{name} is the same for the same seed", same, "draw by evenly.randomness.generator(seed, ...)")
+    again = load(name, seed=3, **options)
+    way = "draw by evenly.randomness.generator(seed, ...)"
+    keep(f"{name} leaves the global random states as they were", global_states() == states, way)
+    keep(f"{name} is the same for the same seed", again.fingerprint() == data.fingerprint(), way)
     load(name, seed=4, **options)
     _check_parts(name, data)
     _check_options(name)
