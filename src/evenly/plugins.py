@@ -33,20 +33,16 @@ NAME = re.compile(r"[A-Za-z]\w*(-\w+)*", re.ASCII)
 
 @frozen
 class Plugin:
-    """What a package names in its metadata."""
+    """What a package names in its metadata: `package` is its name and version, "evenly-example 1.0"."""
 
     kind: str
     entry: EntryPoint
+    package: str
 
     @property
     def distribution(self) -> str:
         """The package as pip knows it."""
-        return str(self.entry.dist.name) if self.entry.dist is not None else self.entry.module
-
-    @property
-    def package(self) -> str:
-        """The package and its version: "evenly-example 1.0"."""
-        return self.distribution if self.entry.dist is None else f"{self.distribution} {self.entry.dist.version}"
+        return self.package.partition(" ")[0]
 
     def refused(self, reason: str) -> EvenlyError:
         """The error for a plug-in that cannot be used."""
@@ -61,7 +57,9 @@ def discovered(kind: str) -> dict[str, tuple[Plugin, ...]]:
     """What installed packages name, by name. Nothing is imported."""
     plugins: dict[str, tuple[Plugin, ...]] = {}
     for entry in entry_points(group=GROUPS[kind]):
-        plugins[entry.name] = (*plugins.get(entry.name, ()), Plugin(kind, entry))
+        name, version = (getattr(entry.dist, part, None) for part in ("name", "version"))
+        package = f"{name} {version}" if name and version else entry.value.partition(":")[0].split(".")[0]
+        plugins[entry.name] = (*plugins.get(entry.name, ()), Plugin(kind, entry, package))
     return plugins
 
 
