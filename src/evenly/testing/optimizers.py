@@ -19,7 +19,7 @@ from evenly.testing.methods import (
     one_seed_decides_every_bit,
     resumes_to_the_same_bits,
 )
-from evenly.testing.problem import equal, keep, network
+from evenly.testing.problem import equal, keep, network_of
 
 
 def check_optimizer(name: str) -> None:
@@ -43,7 +43,7 @@ def takes_the_rates(name: str) -> None:
     """The learning rate is that of every parameter group, where schedules change it."""
     rates = []
     for lr in (0.01, 0.02):
-        optimizer = builder(name, lr=lr, rho=0.1)(network().parameters())
+        optimizer = builder(name, lr=lr, rho=0.1)(network_of(3).parameters())
         rates.append([group.get("lr") for group in optimizer.param_groups])
     kept = all(rates[0]) and rates[1] == [2 * rate if rate else rate for rate in rates[0]]
     keep(f"{name} has its learning rate in its parameter groups", kept, 'pass {"lr": lr} as defaults of Optimizer')
@@ -51,7 +51,7 @@ def takes_the_rates(name: str) -> None:
 
 def computes_its_passes(name: str) -> None:
     """A step calls its closure as often as the optimizer has passes, and returns the first loss."""
-    model, calls = nn.Linear(3, 2), list[float]()
+    model, calls = _linear(), list[float]()
     optimizer = builder(name, lr=0.01, rho=0.1)(model.parameters())
     loss: Any = optimizer.step(_closure(model, optimizer, calls))
     counted = len(calls) == passes(name)
@@ -68,7 +68,7 @@ def computes_its_passes(name: str) -> None:
 
 def goes_on_from_its_state(name: str) -> None:
     """Its state dict, loaded into a new optimizer, gives the next step."""
-    first = nn.Linear(3, 2)
+    first = _linear()
     optimizer = builder(name, lr=0.01, rho=0.1)(first.parameters())
     for _ in range(2):
         optimizer.step(_closure(first, optimizer, []))
@@ -81,6 +81,12 @@ def goes_on_from_its_state(name: str) -> None:
             each.step(_closure(model, each, []))
     kept = equal(first.state_dict(), second.state_dict())
     keep(f"{name} goes on from its state dict", kept, "keep what it remembers in self.state[parameter]")
+
+
+def _linear() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return nn.Linear(3, 2)
 
 
 def _closure(model: nn.Module, optimizer: torch.optim.Optimizer, calls: list[Any]) -> Any:

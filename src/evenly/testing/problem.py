@@ -66,6 +66,13 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
 
 
+def network_of(seed: int) -> nn.Module:
+    """The same network at every call."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return network()
+
+
 def train(
     method: Method,
     data: Data,
@@ -117,9 +124,7 @@ def watch(
     data.observe = seen.end_of_epoch
 
     def build(draw: int = 0) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3 + draw)
-            model = network()
+        model = network_of(3 + draw)
         model.register_forward_pre_hook(seen.hook)
         return model
 
