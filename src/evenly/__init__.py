@@ -53,7 +53,7 @@ _HOMES = {
     "Comparison": "evenly.runs.comparison",
     "write_report": "evenly.report.pages",
 }
-_ROOMS = ("diagnose", "theory", "integrations")
+_ROOMS = ("diagnose", "theory", "integrations", "testing")
 """Packages that are named through evenly: ``evenly.theory.stability.diverges(...)``."""
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 

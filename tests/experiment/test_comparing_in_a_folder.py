@@ -18,6 +18,7 @@ from evenly import EvenlyError, compare, load_comparison, train
 from evenly.engine.checkpoints import Checkpoints
 from evenly.errors import EvenlyWarning
 from evenly.files import read_json
+from evenly.methods import METHODS
 from evenly.report.comparison_words import sentences
 from evenly.runs.arms import Arm
 from evenly.runs.comparison import Failure
@@ -364,3 +365,14 @@ def test_arrays_are_known_by_what_was_given_not_by_one_seeds_division(arrays, tm
     assert [row.seed for row in table.rows] == [0, 1, 2]
     with pytest.raises(EvenlyError, match="its data differ"):
         compare(arrays(60, seed=1), seeds=[1, 2], **ask)
+
+
+def test_runs_by_another_version_of_a_package_are_repeated_and_do_not_join_the_table(draw, tmp_path, monkeypatch):
+    ask = {"data": draw, "out": tmp_path / "out", "methods": ["erm", "subsample"], "controls": False} | QUICK
+    for version, seeds in (("1.0", 2), ("1.1", 1)):
+        monkeypatch.setattr(METHODS, "package", lambda name, v=version: f"other {v}" if name == "subsample" else None)
+        table = compare(**ask, seeds=seeds)
+    packages = {(row.arm.method, row.seed): row.result.packages for row in table.rows}
+    assert packages == {("erm", 0): {}, ("erm", 1): {}, ("subsample", 0): {"method": "other 1.1"}}
+    assert [(row.seed, row.result.packages) for row in table.others] == [(1, {"method": "other 1.0"})]
+    assert len(list((tmp_path / "out" / "runs").glob("subsample-*"))) == 3

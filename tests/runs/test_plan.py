@@ -43,7 +43,7 @@ OTHER_PARTS = {
 }
 OTHER_VALUES = {
     **{"record": Recording(l1=True), "seed": 1, "reference_epochs": 2},
-    **{"budget": 48.0, "after": "0123456789abcdef", "full_cost": 48.0},
+    **{"budget": 48.0, "after": "0123456789abcdef", "full_cost": 48.0, "packages": {"method": "evenly-example 1.0"}},
 }
 NO_PART_OF_IT = [
     {"data": {"place": "/there"}},

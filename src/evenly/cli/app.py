@@ -187,7 +187,7 @@ def _data_options() -> set[str]:
     from evenly.settings import options_of
 
     readers = [settings_of(TableOptions), options_of(images.image_folder, leave_out=("seed", "largest"))]
-    return {name for known in (*map(dataset_options, DATASETS), *readers) for name in known}
+    return {name for known in (*map(dataset_options, DATASETS.own), *readers) for name in known}
 
 
 def _misread(error: Any) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import warnings
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from evenly.cli.arguments import Json
+from evenly.errors import EvenlyWarning
+from evenly.plugins import Registry
 
 
 def methods(as_json: Json = False) -> None:
@@ -17,15 +20,15 @@ def methods(as_json: Json = False) -> None:
     Example: evenly methods --json
     """
     from evenly.methods import METHODS
-    from evenly.report.console import show_list, with_options
+    from evenly.report.console import with_options
 
     rows = {
         name: with_options(each.summary, {option: known.default for option, known in each.options.items()})
         + (" (needs groups)" if each.needs_groups else "")
         + (f" (prefers select={each.prefers})" if each.prefers else "")
-        for name, each in sorted(METHODS.items())
+        for name, each in sorted(METHODS.all_usable().items())
     }
-    show_list(rows, as_json)
+    _show(rows, as_json, METHODS)
 
 
 def datasets(as_json: Json = False) -> None:
@@ -35,17 +38,17 @@ def datasets(as_json: Json = False) -> None:
     """
     from evenly.data import DATASETS, dataset_options
     from evenly.data.benchmarks import RECIPES
-    from evenly.report.console import show_list, with_options
+    from evenly.report.console import with_options
 
     rows = {
         name: with_options((make.__doc__ or "").splitlines()[0], dataset_options(name))
         + (f" (recipes: {', '.join(RECIPES[name])})" if name in RECIPES else "")
-        for name, make in DATASETS.items()
+        for name, make in DATASETS.all_usable().items()
     }
     rows["FOLDER"] = "your own images: a folder for each class, or a file metadata.csv with file, label[, split, ...]"
     rows["FILE.csv"] = "your own texts (a column text), numbers and categories: label[, split, ...]; also .csv.gz"
     rows["FILE.npz"] = "your own arrays: x (N, ...), y (N,), optionally groups (N,) and split (N,)"
-    show_list(rows, as_json)
+    _show(rows, as_json, DATASETS)
 
 
 def models(as_json: Json = False) -> None:
@@ -54,15 +57,14 @@ def models(as_json: Json = False) -> None:
     Example: evenly models
     """
     from evenly.models import MODELS, TEXT_MODELS
-    from evenly.report.console import show_list
 
-    rows = {name: summary for name, (_, summary) in (MODELS | TEXT_MODELS).items()}
+    rows = {name: summary for name, (_, summary) in (MODELS.all_usable() | TEXT_MODELS).items()}
     rows["hf:FOLDER"] = "for texts: a sequence classifier of transformers and its tokenizer from a local folder"
     for library in ("torchvision", "timm"):
         rows[f"{library}:NAME"] = (
             f"any model of {library} where it is installed; weights from a local file with --model-option weights=FILE"
         )
-    show_list(rows, as_json)
+    _show(rows, as_json, MODELS)
 
 
 def optimizers(as_json: Json = False) -> None:
@@ -70,13 +72,27 @@ def optimizers(as_json: Json = False) -> None:
 
     Example: evenly optimizers
     """
-    from evenly.optim.registry import BASES, PERTURBED
+    from evenly.optim.registry import REGISTRY, Base
+
+    entries = REGISTRY.all_usable()
+    bases = [name for name, each in entries.items() if isinstance(each, Base)]
+    perturbing = [name for name in entries if name not in bases]
+    rows = {name: entries[name].summary for name in bases}
+    rows |= {name: f"{entries[name].summary}; over SGD" for name in perturbing}
+    rows["sam:adamw"] = f"any of {', '.join(perturbing)} over any of {', '.join(bases)}"
+    _show(rows, as_json, REGISTRY)
+
+
+def _show(rows: dict[str, str], as_json: bool, registry: Registry[Any]) -> None:
+    """The rows, those of other packages with the package; what of these cannot be used is a warning each."""
     from evenly.report.console import show_list
 
-    rows = {name: summary for name, (_, summary) in BASES.items()}
-    rows |= {name: f"{summary}; over SGD" for name, (*_, summary) in PERTURBED.items()}
-    rows["sam:adamw"] = f"any of {', '.join(PERTURBED)} over any of {', '.join(BASES)}"
-    show_list(rows, as_json)
+    packages = {name: registry.package(name) for name in rows}
+    show_list(
+        {name: text + (f" (of {packages[name]})" if packages[name] else "") for name, text in rows.items()}, as_json
+    )
+    for line in registry.problems():
+        warnings.warn(line, EvenlyWarning, stacklevel=1)
 
 
 def cache(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from evenly.data.spiral import SpiralDistribution
 from evenly.data.tables import TableOptions, table
 from evenly.data.texts import Texts
 from evenly.errors import EvenlyError
+from evenly.plugins import Registry, first_line_of
 from evenly.settings import checked, options_of, settings_of
 
 __all__ = [
@@ -38,14 +40,34 @@ __all__ = [
     "load",
 ]
 
-DATASETS: dict[str, Callable[..., Data]] = {
-    "patches": patches.patches,
-    "spurious-patches": patches.spurious_patches,
-    "spiral": spiral.spiral,
-    "shortcut-digits": digits.shortcut_digits,
-    "partial-digits": digits.partial_digits,
-    **benchmarks.READERS,
-}
+
+def _accepted(name: str, function: Any) -> Callable[..., Data]:
+    """A data set of another package: a function of options, each with a default, and of a seed."""
+    if not callable(function):
+        raise EvenlyError(f"it is a {type(function).__name__}, not a function that returns an evenly.Data")
+    parameters = inspect.signature(function).parameters.values()
+    if "seed" not in {each.name for each in parameters}:
+        raise EvenlyError("its function has no parameter seed")
+    fixed = {each.name for each in parameters if each.default is each.empty and each.name != "seed"}
+    if fixed:
+        raise EvenlyError(f"the parameter {min(fixed)} of its function has no default")
+    options_of(function)
+    first_line_of(function)
+    return function  # type: ignore[no-any-return]
+
+
+DATASETS = Registry[Callable[..., Data]](
+    "data set",
+    {
+        "patches": patches.patches,
+        "spurious-patches": patches.spurious_patches,
+        "spiral": spiral.spiral,
+        "shortcut-digits": digits.shortcut_digits,
+        "partial-digits": digits.partial_digits,
+        **benchmarks.READERS,
+    },
+    _accepted,
+)
 
 
 LONGEST_NAME = 255
@@ -88,6 +110,10 @@ def load(source: str | Path, seed: int = 0, *, largest: int | None = None, **opt
         raise EvenlyError(f"there is no file, folder or data set {name!r}; {hint}")
     values = checked(f"option of {name}", options, options_of(DATASETS[name], leave_out=("seed",)))
     data = DATASETS[name](**values, seed=seed)
+    if not isinstance(data, Data):
+        raise EvenlyError(f"the data set {name} of {DATASETS.package(name)} is a {type(data).__name__}, no evenly.Data")
+    if DATASETS.package(name) is not None:
+        data.name = name  # a run brings its data back by this name
     data.options = {**dataset_options(name), **values, "seed": seed}  # what makes the same data again
     return data
 
@@ -101,4 +127,4 @@ def _siblings(path: Path) -> list[Path]:
 
 def dataset_options(name: str) -> dict[str, Any]:
     """The options of a data set by name, with their defaults."""
-    return {name: option.default for name, option in options_of(DATASETS[name], leave_out=("seed",)).items()}
+    return {name: option.default for name, option in options_of(DATASETS.find(name), leave_out=("seed",)).items()}

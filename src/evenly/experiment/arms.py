@@ -22,7 +22,7 @@ from evenly.experiment.request import (
 from evenly.experiment.spaces import checked_spaces
 from evenly.experiment.sweep import Pair, checked_sweep, points, settings_and_options, values_for_all, values_of
 from evenly.methods import find
-from evenly.optim.registry import ADAPTIVE, PLAIN, builder, known_name, passes
+from evenly.optim.registry import base_of, builder, known_name, passes, rho_factor
 from evenly.runs.arms import Arm, varies
 from evenly.runs.comparison import ComparisonPlan
 from evenly.runs.folder import FORMAT
@@ -158,7 +158,7 @@ class Asked:
             for name in settings_of(Settings)
             if any(getattr(other, name) != getattr(first, name) for other in others)
         }
-        if "rho" not in self.settings and ADAPTIVE.keys() & set(self.optimizers):
+        if "rho" not in self.settings and any(rho_factor(name) != 1 for name in self.optimizers):
             differs.add("rho")  # ASAM has a radius of its own where none was given
         return ComparisonPlan(
             methods=self.methods,
@@ -228,7 +228,8 @@ def control_of(method: str, optimizer: str) -> Pair | None:
     """The method and the optimizer of the control: plain ERM for SAM with ERM; other methods keep their optimizer."""
     if method != "erm":
         return find(method).control, optimizer
-    return ("erm", PLAIN[optimizer]) if optimizer in PLAIN else None
+    base = base_of(optimizer)
+    return None if base is None else ("erm", base)
 
 
 def check_plans(plans: Sequence[Plan], data: Data) -> None:

@@ -28,6 +28,7 @@ from evenly.engine.evaluation import outputs_of
 from evenly.engine.progress import Progress, log
 from evenly.engine.world import ALONE, World, current, local_processes, own_device
 from evenly.errors import EvenlyError, EvenlyWarning, lack_of_memory
+from evenly.experiment.packages import check_packages
 from evenly.experiment.request import uses_inferred
 from evenly.files import atomic
 from evenly.integrations.loggers import live_log
@@ -183,6 +184,7 @@ def prepare(plan: Plan, data: Data, threads: int | None = None) -> Prepared:
     Args:
         threads: of a plan that leaves them open; by the network's size where not given.
     """
+    check_packages(plan)
     with isolated(derive(plan.seed, "train")), on_threads(1):
         texts = data.train.texts if isinstance(data.train.inputs, Texts) else None
         shape = data.train.example_shape
@@ -332,6 +334,7 @@ def _results(
         used=None if trained.seen_counts is None else usage(trained.seen_counts, data),
         inferred_groups=None if inferred is None else inferred.summary(),
         remarks=trained.remarks,
+        packages=plan.packages,
     )
 
 

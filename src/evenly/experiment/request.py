@@ -27,11 +27,12 @@ from evenly.data.mapped import memory_shared_by
 from evenly.engine import check_selection
 from evenly.engine.accuracy import small_group
 from evenly.errors import EvenlyError, EvenlyWarning, unknown
+from evenly.experiment.packages import packages_used
 from evenly.methods import METHODS, find
 from evenly.models import RECIPES
 from evenly.models import find as find_model
 from evenly.models.texts import TEXT_RECIPES, find_text_model
-from evenly.optim.registry import ADAPTIVE, known_name
+from evenly.optim.registry import known_name, rho_factor
 from evenly.runs.plan import DataSpec, MethodSpec, Model, ModelSpec, OptimizerSpec, Plan
 from evenly.settings import BY_GROUP, Execution, Option, Recording, Settings, above, at_least, checked, settings_of
 from evenly.values import name_of, plain
@@ -177,18 +178,20 @@ def plan_for(request: Request, data: Data, spec: DataSpec, seed: int, reference_
             given.
     """
     settings, options, model, model_options = _resolved(request, data)
+    network, optimizer = _model_spec(model, model_options), _optimizer_spec(request.optimizer)
     if reference_epochs is None:
         shared = {name: value for name, value in request.values.items() if name in SETTINGS}
         reference_epochs = erm_settings(evolve(request, values=shared), data).epochs
     return Plan(
         data=spec,
-        model=_model_spec(model, model_options),
+        model=network,
         method=MethodSpec(request.method, options),
-        optimizer=_optimizer_spec(request.optimizer),
+        optimizer=optimizer,
         settings=settings,
         record=request.record,
         seed=seed,
         reference_epochs=reference_epochs,
+        packages=packages_used(spec, network, request.method, optimizer),
     )
 
 
@@ -233,7 +236,7 @@ def check_inference(plans: Collection[Plan]) -> None:
     """Refuse to infer groups that none of these plans would use."""
     asked = [plan.method.name for plan in plans if plan.settings.groups == "infer"]
     if asked and not any(uses_inferred(plan.method.name, plan.settings) for plan in plans):
-        using = [name for name, method in sorted(METHODS.items()) if method.needs_groups]
+        using = [name for name, method in sorted(METHODS.own.items()) if method.needs_groups]
         raise EvenlyError(
             f"groups 'infer' would not be used by {', '.join(dict.fromkeys(asked))}; give select='worst-group', or a "
             f"method that needs groups: {', '.join(using)}"
@@ -323,7 +326,7 @@ def _resolved(request: Request, data: Data) -> tuple[Settings, dict[str, Any], M
     settings = _settings(values, request.prefers, data)
     Augment(settings.augment)  # which refuses options that it does not have
     if isinstance(request.optimizer, str) and "rho" not in request.values:
-        settings = evolve(settings, rho=settings.rho * ADAPTIVE.get(known_name(request.optimizer), 1))
+        settings = evolve(settings, rho=settings.rho * rho_factor(known_name(request.optimizer)))
     own = {name: value for name, value in given.items() if name in method.options}
     options = {name: option.default for name, option in method.options.items()} | method.checked(own)
     return settings, plain(options), model, model_options

@@ -12,7 +12,7 @@ from evenly.engine.accuracy import Measured
 from evenly.experiment import choosing
 from evenly.experiment.candidates import ON_TOP, Candidate, candidates_for
 from evenly.experiment.trials import Trials
-from evenly.optim.registry import PLAIN, passes
+from evenly.optim.registry import around, passes
 from evenly.runs.arms import Arm
 from evenly.runs.differences import FEWEST
 from evenly.runs.improvement import Goal, Grouping, NotTried, Tried
@@ -44,8 +44,7 @@ class Question:
     @property
     def sam(self) -> str | None:
         """SAM around the optimizer; None where the optimizer perturbs already."""
-        names = [name for name, base in PLAIN.items() if base == self.baseline.optimizer]
-        return next((name for name in names if name.partition(":")[0] == "sam"), None)
+        return around("sam", self.baseline.optimizer)
 
     @property
     def candidates(self) -> dict[Arm, Candidate]:

@@ -20,6 +20,7 @@ from evenly.data import load as load_data
 from evenly.errors import EvenlyError
 from evenly.experiment.execute import check_method, execute, largest_images, prepare
 from evenly.experiment.logs import check_log
+from evenly.experiment.packages import check_packages, packages_of_plan, with_installed_packages
 from evenly.experiment.recipes import recipe_of
 from evenly.experiment.request import (
     BUDGET,
@@ -103,7 +104,7 @@ def train(
         check_inference([plan])
         warn_of_many_groups(loaded)
         if budget is not None:
-            controls = sorted({each.control for each in METHODS.values()})
+            controls = sorted({each.control for each in METHODS.own.values()})
             if method not in controls:
                 raise EvenlyError(f"budget does not apply to {method}; it is for {' and '.join(controls)}")
             plan = evolve(plan, budget=float(BUDGET.checked(budget)))
@@ -153,11 +154,13 @@ def run_again(
         seed=plan.seed if seed is None else SEED.checked(seed),
         reference_epochs=arguments.get("epochs", plan.reference_epochs),
     )
+    plan = with_installed_packages(plan, given=() if data is None else ("data set",))
     check_inference([plan])
     with isolated(derive(plan.seed, "train")), on_threads(1):
         loaded = data_of_plan(plan, data)
         if data is not None:
             plan = evolve(plan, data=source(data, plan.data.options, {})[0].spec(loaded))
+            plan = evolve(plan, packages=packages_of_plan(plan))
         elif seed is None and loaded.fingerprint() != config.fingerprints["data"]:
             where = plan.data.place or plan.data.name
             raise EvenlyError(f"{where} has changed since the run; give the data as DATA to train on it as it is now")
@@ -190,5 +193,7 @@ def data_of_plan(plan: Plan, data: str | Path | Data | None = None) -> Data:
             f"the run was trained on {spec.place}, which is not there; give where it is now as data (in the shell "
             "--data FILE, for train FILE alone)"
         )
+    if data is None:
+        check_packages(plan, "data set")
     seed = plan.seed if spec.seed is None else spec.seed
     return load_data(data or spec.place or spec.name, seed=seed, **spec.options)

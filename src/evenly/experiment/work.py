@@ -145,7 +145,7 @@ class RunWork:
     def data_key(self, node: RunNode) -> int | None:
         """A file, or what a function of the user's own returns, is read on the driver, for each seed."""
         name = str(self.source.given) if isinstance(self.source.given, str | Path) else None
-        made = name in DATASETS and name not in READERS if name is not None else not self.source.is_function
+        made = name in DATASETS.own and name not in READERS if name is not None else not self.source.is_function
         return None if made else node.plan.seed
 
     def data_of(self, node: RunNode) -> Data:

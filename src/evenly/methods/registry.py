@@ -4,7 +4,8 @@
     def mine(model: Factory, data: Data, fit: Fit, *, strength: Annotated[float, above(0)] = 1.0) -> Trained:
         \"\"\"What it does, in a line.\"\"\"
 
-What an option may be is in its annotation; `check` refuses what depends on the data or on the settings.
+What an option may be is in its annotation; `check` refuses what depends on the data or on the settings. Another package
+names such a function in its entry points (docs/plugins.md).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from attrs import frozen
 
 from evenly.data.contract import Data
 from evenly.engine import Fit, Trained, check_selection
-from evenly.errors import EvenlyError, unknown
+from evenly.errors import EvenlyError
 from evenly.models import Factory
-from evenly.settings import Option, Settings, checked, options_of
+from evenly.plugins import Registry, first_line_of
+from evenly.settings import RULES, Option, Settings, checked, options_of
 
 __all__ = ["METHODS", "Factory", "Method", "find", "method"]
 
@@ -76,7 +78,30 @@ class Method:
         return self.run(model, data, fit, **self.checked(options))
 
 
-METHODS: dict[str, Method] = {}
+_DECORATED: dict[Callable[..., Trained], Method] = {}
+
+
+def method_of(function: Any) -> Method:
+    """The method that `@method` made of a function."""
+    if not callable(function) or function not in _DECORATED:
+        raise EvenlyError("it is no function with @evenly.methods.registry.method(...) on it")
+    return _DECORATED[function]
+
+
+def _accepted(name: str, function: Any) -> Method:
+    """A method of another package."""
+    entry = method_of(function)
+    _ = entry.options  # refused where its annotations cannot be read
+    if entry.name != name:
+        raise EvenlyError(f"its function is called {entry.name!r}; give the entry point that name")
+    if entry.control not in METHODS:
+        raise EvenlyError(f"its control {entry.control!r} is no method")
+    if entry.prefers not in (None, *RULES):
+        raise EvenlyError(f"it prefers {entry.prefers!r}, which is no selection rule: {', '.join(RULES)}")
+    return entry
+
+
+METHODS = Registry[Method]("method", {}, _accepted)
 
 
 def method(
@@ -85,9 +110,13 @@ def method(
     """Register a method under its function's name; the first line of its docstring is its summary."""
 
     def register(function: Callable[..., Trained]) -> Callable[..., Trained]:
-        name = function.__name__
-        summary = (function.__doc__ or "").strip().splitlines()[0].rstrip(".")
-        METHODS[name] = Method(name, function, summary, needs_groups, control, check, prefers)
+        name, own = function.__name__, function.__module__.startswith("evenly.")
+        if not own and name in METHODS.own:
+            raise EvenlyError(
+                f"a method of evenly is called {name!r}; give the function in {function.__module__} another"
+            )
+        entry = Method(name, function, first_line_of(function), needs_groups, control, check, prefers)
+        _DECORATED[function] = (METHODS.own if own else METHODS.local)[name] = entry
         return function
 
     return register
@@ -95,6 +124,4 @@ def method(
 
 def find(name: str) -> Method:
     """A method by name."""
-    if not isinstance(name, str) or name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return METHODS[name]
+    return METHODS.find(name)

@@ -27,6 +27,7 @@ from evenly.models.texts import TEXT_MODELS, BagOfWords, Build, encoded, find_te
 from evenly.models.vgg import VGG
 from evenly.models.vit import ViT
 from evenly.models.weights import Loaded, load_weights
+from evenly.plugins import Registry, first_line_of
 from evenly.randomness import derive, isolated
 
 __all__ = [
@@ -103,7 +104,7 @@ def _densenet121(shape: Shape, classes: int, **options: Any) -> nn.Module:
     return DenseNet(_channels("densenet121", shape, least), classes, **options)
 
 
-MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
+_OWN: dict[str, tuple[Callable[..., nn.Module], str]] = {
     "cubic-cnn": (_cubic, "two-layer cubic CNN on patches, no bias, normal initialisation (Nguyen et al. 2024)"),
     "cubic-cnn-bias": (_cubic_bias, "the same with a bias, uniform initialisation x 0.1 (code of Deng et al. 2023)"),
     "mlp": (_mlp, "multilayer perceptron, 64-64, ReLU"),
@@ -119,6 +120,19 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
     "resnet50": (_resnet50, "ResNet-50 as in torchvision, 24M weights, for fine-tuning on larger images"),
     "mobilenet_v2": (_mobilenet_v2, "MobileNetV2 as in torchvision, 2M weights, for fine-tuning on larger images"),
 }
+
+
+def _accepted(name: str, make: Any) -> tuple[Callable[..., nn.Module], str]:
+    """A model of another package: a function of (shape, classes, **options) that builds a network."""
+    if not callable(make):
+        raise EvenlyError(f"it is a {type(make).__name__}, not a function of (shape, classes, **options)")
+    if name.replace("-", "_") in {each.replace("-", "_") for each in (*_OWN, *TEXT_MODELS)}:
+        raise EvenlyError("evenly has one of this name")
+    return make, first_line_of(make)
+
+
+MODELS = Registry[tuple[Callable[..., nn.Module], str]]("model", _OWN, _accepted)
+"""What builds each model, and what it is."""
 
 _NGUYEN = {
     "epochs": 200, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "schedule": "step", "rho": 0.1,
@@ -144,9 +158,9 @@ def find(name: str) -> tuple[str, Callable[..., nn.Module]]:
     """
     if ":" in name:
         return name, partial(from_library, name)
-    for known, (make, _) in MODELS.items():
+    for known in MODELS:
         if known.replace("-", "_") == name.replace("-", "_"):
-            return known, make
+            return known, MODELS[known][0]
     raise unknown("model", name, [*MODELS, *TEXT_MODELS])
 
 

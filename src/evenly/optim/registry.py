@@ -1,6 +1,7 @@
 """Optimizers by name: a function from parameters to an optimizer, with evenly's settings.
 
-"sam:adamw" is SAM around AdamW. Without a base, as in "sam", the base is SGD.
+"sam:adamw" is SAM around AdamW. Without a base, as in "sam", the base is SGD. An optimizer of another package is a
+function of parameters, lr, momentum and weight_decay, or a subclass of `PerturbedOptimizer`, which wraps any base.
 """
 
 from __future__ import annotations
@@ -8,22 +9,46 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
+from attrs import frozen
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from evenly.errors import SettingError, unknown
+from evenly.errors import EvenlyError, SettingError, unknown
 from evenly.optim.asam import ASAM
 from evenly.optim.lsam import LSAM
 from evenly.optim.perturbed import PerturbedOptimizer
 from evenly.optim.random_perturbation import RandomPerturbation
 from evenly.optim.sam import SAM
+from evenly.optim.sharpness_aware import SharpnessAware
+from evenly.plugins import Registry, first_line_of
 from evenly.settings import FLOAT32, above, at_least, below, checks_options
 
 Build = Callable[[Iterable[Parameter]], Optimizer]
 Parameters = list[Parameter]
+
+
+@frozen
+class Base:
+    """An optimizer that steps: a function of parameters, lr, momentum and weight_decay, and what it is."""
+
+    make: Callable[..., Optimizer]
+    summary: str
+
+
+@frozen
+class Perturbing:
+    """An optimizer that perturbs: how it wraps a base (base, parameters, rho), its passes a step, and what it is.
+
+    `radius` is the factor on a recipe's or default rho, which is SAM's.
+    """
+
+    wrap: Callable[[Optimizer, Parameters, float], PerturbedOptimizer]
+    passes: int
+    summary: str
+    radius: float = 1.0
 
 
 def _sgd(params: Parameters, lr: float, momentum: float, weight_decay: float) -> Optimizer:
@@ -64,43 +89,94 @@ def _on_gpu(params: Parameters) -> bool | None:
     return True if all(param.is_cuda for param in params) else None
 
 
-BASES: dict[str, tuple[Callable[..., Optimizer], str]] = {
-    "sgd": (_sgd, "stochastic gradient descent with momentum"),
-    "adam": (partial(_adam, torch.optim.Adam), "Adam: steps scaled by moving averages of the gradient's squares"),
-    "adamw": (partial(_adam, torch.optim.AdamW), "Adam with decoupled weight decay"),
+BASES = {
+    "sgd": Base(_sgd, "stochastic gradient descent with momentum"),
+    "adam": Base(partial(_adam, torch.optim.Adam), "Adam: steps scaled by moving averages of the gradient's squares"),
+    "adamw": Base(partial(_adam, torch.optim.AdamW), "Adam with decoupled weight decay"),
 }
-PERTURBED: dict[str, tuple[Callable[[Optimizer, Parameters, float], PerturbedOptimizer], int, str]] = {
-    "sam": (lambda base, _, rho: SAM(base, rho), 2, "sharpness-aware minimization, two passes a step"),
-    "asam": (lambda base, _, rho: ASAM(base, rho), 2, "SAM with the radius in units of the weights"),
-    "lsam": (_lsam, 2, "SAM that perturbs the last layer only"),
-    "local_sam": (partial(_local, SAM), 2, "SAM that perturbs each process's network by its own part of a batch"),
-    "local_asam": (partial(_local, ASAM), 2, "ASAM that perturbs each process's network by its own part of a batch"),
-    "random_perturbation": (
-        _random_perturbation,
-        1,
-        "the gradient at weights with noise of length rho, one pass a step",
+ADAPTIVE = 10.0
+"""The factor on SAM's rho for a radius in units of the weights (Kwon et al. 2021 use 0.5 and 1 where SAM has 0.05 and
+0.1)."""
+PERTURBED = {
+    "sam": Perturbing(lambda base, _, rho: SAM(base, rho), 2, "sharpness-aware minimization, two passes a step"),
+    "asam": Perturbing(
+        lambda base, _, rho: ASAM(base, rho), 2, "SAM with the radius in units of the weights", ADAPTIVE
+    ),
+    "lsam": Perturbing(_lsam, 2, "SAM that perturbs the last layer only"),
+    "local_sam": Perturbing(
+        partial(_local, SAM), 2, "SAM that perturbs each process's network by its own part of a batch"
+    ),
+    "local_asam": Perturbing(
+        partial(_local, ASAM), 2, "ASAM that perturbs each process's network by its own part of a batch", ADAPTIVE
+    ),
+    "random_perturbation": Perturbing(
+        _random_perturbation, 1, "the gradient at weights with noise of length rho, one pass a step"
     ),
 }
-"""For each optimizer that perturbs: how it wraps a base, its passes a step, and what it is."""
-PLAIN = {f"{name}:{base}".removesuffix(":sgd"): base for name in PERTURBED for base in BASES}
-"""The base of each optimizer that perturbs; the two are compared at equal cost."""
-OPTIMIZERS = (*BASES, *PLAIN)
-ADAPTIVE = {name: 10.0 for name in PLAIN if name.startswith(("asam", "local_asam"))}
-"""The factor on a recipe's or default rho, which is SAM's, for optimizers whose radius is in units of the weights (Kwon
-et al. 2021 use 0.5 and 1 where SAM has 0.05 and 0.1)."""
+OPTIMIZERS = (*BASES, *(f"{name}:{base}".removesuffix(":sgd") for name in PERTURBED for base in BASES))
+"""Evenly's own, each with each base."""
+
+
+def _accepted(name: str, given: Any) -> Base | Perturbing:
+    """An optimizer of another package."""
+    if isinstance(given, type) and issubclass(given, PerturbedOptimizer):
+        make: Callable[..., PerturbedOptimizer] = given
+        passes = 2 if issubclass(given, SharpnessAware) else 1
+        return Perturbing(lambda base, _, rho: make(base, rho=rho), passes, first_line_of(given))
+    if not callable(given) or isinstance(given, type):
+        raise EvenlyError(
+            "it is neither a function of (params, lr, momentum, weight_decay) that returns a torch optimizer nor a "
+            "subclass of evenly.optim.perturbed.PerturbedOptimizer"
+        )
+    return Base(given, first_line_of(given))
+
+
+REGISTRY = Registry[Base | Perturbing]("optimizer", {**BASES, **PERTURBED}, _accepted)
+"""Bases and what wraps them, by name; "sam:adamw" is two of these."""
 
 
 def known_name(name: str) -> str:
     """The name under which an optimizer is known: "sam" for "sam:sgd". An unknown one is refused."""
-    known = name.removesuffix(":sgd") if isinstance(name, str) and name.partition(":")[0] in PERTURBED else name
-    if known not in OPTIMIZERS:
-        raise unknown("optimizer", name, OPTIMIZERS)
-    return known
+    wrapper, colon, base = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if wrapper in REGISTRY and (not colon or base in REGISTRY):
+        outer = REGISTRY[wrapper]
+        if not colon:
+            return name
+        if isinstance(outer, Perturbing) and isinstance(REGISTRY[base], Base):
+            return name.removesuffix(":sgd")
+    raise unknown("optimizer", name, {*OPTIMIZERS, *REGISTRY})
+
+
+def base_of(name: str) -> str | None:
+    """The base of an optimizer that perturbs; the two are compared at equal cost. None of any other."""
+    return _parts(name)[1] if isinstance(REGISTRY.usable(_parts(name)[0]), Perturbing) else None
+
+
+def around(wrapper: str, base: str) -> str | None:
+    """The optimizer that wraps a base; None where that perturbs already."""
+    return f"{wrapper}:{base}".removesuffix(":sgd") if isinstance(REGISTRY.usable(base), Base) else None
 
 
 def passes(name: str) -> int:
     """Passes over a batch in a step of the named optimizer."""
-    return PERTURBED[name.partition(":")[0]][1] if name in PLAIN else 1
+    outer = REGISTRY.usable(_parts(name)[0])
+    return outer.passes if isinstance(outer, Perturbing) else 1
+
+
+def rho_factor(name: str) -> float:
+    """The factor on a recipe's or default rho, which is SAM's."""
+    outer = REGISTRY.usable(_parts(name)[0])
+    return outer.radius if isinstance(outer, Perturbing) else 1.0
+
+
+def packages_of(name: str) -> str | None:
+    """The packages and versions that an optimizer and its base come from; None of evenly's own."""
+    return ", ".join(filter(None, map(REGISTRY.package, dict.fromkeys(_parts(name))))) or None
+
+
+def _parts(name: str) -> tuple[str, str]:
+    wrapper, _, base = name.partition(":")
+    return wrapper, base or "sgd"
 
 
 @checks_options
@@ -116,13 +192,19 @@ def builder(
     if callable(name_or_function):
         return name_or_function
     name = known_name(name_or_function)
-    if name in PLAIN and not rho:
+    outer, base = REGISTRY[_parts(name)[0]], base_of(name) or name
+    if isinstance(outer, Perturbing) and not rho:
         raise SettingError("rho", rho, f"above 0 with {name}")
-    make_base = BASES[PLAIN.get(name, name)][0]
+    inner = REGISTRY[base]
+    assert isinstance(inner, Base)
 
     def build(parameters: Iterable[Parameter]) -> Optimizer:
         params = list(parameters)
-        base = make_base(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
-        return PERTURBED[name.partition(":")[0]][0](base, params, rho) if name in PLAIN else base
+        optimizer = inner.make(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
+        if not isinstance(optimizer, Optimizer):
+            raise EvenlyError(
+                f"the optimizer {base} of {packages_of(base)} is a {type(optimizer).__name__}, no torch.optim.Optimizer"
+            )
+        return outer.wrap(optimizer, params, rho) if isinstance(outer, Perturbing) else optimizer
 
     return build

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -12,7 +12,7 @@ from evenly.report.blocks import Fact, Facts
 from evenly.report.formats import listed
 from evenly.report.names import RULES, setting_name
 from evenly.runs.comparison import Comparison
-from evenly.runs.results import SHOWN, DataSummary
+from evenly.runs.results import SHOWN, DataSummary, RunResult
 from evenly.runs.run import Run
 from evenly.settings import Settings, settings_of
 
@@ -33,6 +33,7 @@ def run_facts(run: Run) -> Facts:
         Fact("model options", as_text(plan.model.options)),
         *setting_facts(evolve(plan.settings, threads=run.config.threads), run.results.rule, [plan.method.name]),
         Fact("stopped at a cost of", budget),
+        *package_facts([run.results]),
         *data_facts(run.results.data),
     )
 
@@ -53,6 +54,7 @@ def comparison_facts(comparison: Comparison) -> Facts:
         *setting_facts(plan.in_common, plan.rule, plan.methods, leave_out=varied, differs=plan.differs),
         Fact("epochs where they differ", _other_epochs(comparison)),
         *(Fact(f"{method}'s own", as_text(options)) for method, options in plan.options.items()),
+        *package_facts([row.result for row in comparison.rows]),
         *data_facts(evolve(comparison.rows[0].result.data, options=plan.data_options)),
     )
 
@@ -79,10 +81,24 @@ def setting_facts(
         text = option.none if value is None else as_text(value)
         facts.append(Fact(setting_name(name), text + (", not in every method" if name in differs else ""), option.help))
     help_text = settings_of(Settings)["select"].help
-    known = {name: METHODS.get(name.partition("+")[0]) for name in methods}
+    known = {name: METHODS.usable(name.partition("+")[0]) for name in methods}
     fans = [name for name, method in known.items() if method is not None and method.prefers == settings.select]
     text = "; ".join([f"{rule}: {RULES.get(rule, rule)}", *(f"{name} prefers this rule" for name in fans)])
     return [*facts, Fact("selection rule", text, help_text)]
+
+
+def package_facts(results: Sequence[RunResult]) -> list[Fact]:
+    """The packages that methods, data sets, optimizers and models come from where they are not evenly's own."""
+    named = {
+        f"{name} is of {result.packages[kind]}": None
+        for result in results
+        for kind, name in (
+            ("method", result.method), ("data set", result.data.name),
+            ("optimizer", result.optimizer), ("model", result.model),
+        )
+        if kind in result.packages
+    }  # fmt: skip
+    return [Fact("other packages", "; ".join(named))] if named else []
 
 
 def data_facts(data: DataSummary) -> list[Fact]:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evenly.data import Data, dataset_options
+from evenly.data import DATASETS, Data, dataset_options
 from evenly.report.formats import bounds, counted, listed, percent, sentence, times
 from evenly.report.names import RULES, group_name, run_label
 from evenly.runs.differences import mean
@@ -131,7 +131,8 @@ def _data_arguments(data: DataSpec) -> str:
     """The data on the command line, with its options."""
     if data.kind == "own":
         return "DATA"
-    defaults = dataset_options(data.name) if data.kind == "named" else {}
+    known = data.kind == "named" and DATASETS.usable(data.name) is not None  # it may be of a package that is not here
+    defaults = dataset_options(data.name) if known else {}
     given = {name: value for name, value in data.options.items() if value not in (None, defaults.get(name))}
     words = [data.place or data.name]
     for name, value in given.items():

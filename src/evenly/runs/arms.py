@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from evenly.optim.registry import PLAIN
+from evenly.optim.registry import base_of
 from evenly.values import Value, plain
 
 
@@ -52,7 +52,7 @@ class Arm(Value):
 def varies(name: str, method: str, optimizer: str) -> bool:
     """Whether a swept name has to do with an arm."""
     owner, _, setting = name.rpartition(".")
-    return owner in ("", method) and (setting != "rho" or optimizer in PLAIN)
+    return owner in ("", method) and (setting != "rho" or base_of(optimizer) is not None)
 
 
 def point_name(swept: Mapping[str, Any]) -> str:

@@ -220,6 +220,7 @@ def _identity(config: Config) -> dict[str, Any]:
     if plan["data"]["seed"] is None:
         del plan["data"]["seed"]
     plan["settings"]["threads"] = config.threads
+    plan["packages"] = dict(config.plan.packages)
     found: dict[str, Any] = json.loads(json.dumps({**plan, "fingerprints": dict(config.fingerprints)}))
     return found
 
@@ -234,6 +235,8 @@ def difference(there: Mapping[str, Any], asked: Mapping[str, Any], part: str = "
             return difference(then, now, part if part == "record" else key)
         if part == "fingerprints" or key == "fingerprint":
             return FINGERPRINTS[key if part == "fingerprints" else part]
+        if part == "packages":
+            return f"its {key} is of {then or 'evenly'}, not of {now or 'evenly'}"
         names = {"name": part, "defaults": part, "reference_epochs": "epochs", "compare": "data"}
         name = f"record's {key}" if part == "record" else names.get(key, key)
         then, now = (f"{value!r:.60} ..." if isinstance(value, list) else repr(value) for value in (then, now))

@@ -30,7 +30,7 @@ def with_earlier_calls(table: Comparison) -> Comparison:
     if earlier is None or table.out is None:
         return evolve(table, summary=summarise(table.rows, table.runs))
     stored = [*earlier.rows, *earlier.others]
-    same = _same_question(stored, table.plan)
+    same = _of_same_packages(_same_question(stored, table.plan), table.rows)
     runs = _runs([row for row in same if (row.arm, row.seed) not in table.runs], table.out) | table.runs
     joined: dict[tuple[Arm, int], Row] = {}
     for row in (*(row for row in same if (row.arm, row.seed) in runs), *table.rows):
@@ -54,6 +54,18 @@ def _same_question(rows: Sequence[Row], plan: ComparisonPlan) -> list[Row]:
     controls = {(row.control, row.seed) for row in same}
     present = {(row.arm, row.seed) for row in same}
     return [row for row in of_rule if (row.arm, row.seed) in controls | present]
+
+
+def _of_same_packages(stored: Iterable[Row], rows: Sequence[Row]) -> list[Row]:
+    """Those whose data, method and optimizer are of the packages and versions that this call's rows have."""
+    packages = {row.arm.pair: row.result.packages for row in rows}
+    data = {row.result.packages.get("data set") for row in rows}
+    return [
+        row
+        for row in stored
+        if row.result.packages.get("data set") in data
+        and row.result.packages == packages.get(row.arm.pair, row.result.packages)
+    ]
 
 
 def _runs(rows: Iterable[Row], folder: Path) -> dict[tuple[Arm, int], Run]:

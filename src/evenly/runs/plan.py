@@ -81,6 +81,8 @@ class Plan(Value):
         budget: example-gradients to stop at, instead of epochs.
         after: the plan of the arm that this one is the control of. Until that arm has run, this plan lacks its budget.
         full_cost: what this plan costs without a budget. An arm of that cost needs no shortened control.
+        packages: where the method, the data set, the optimizer or the model is another package's, that package and its
+            version: another version is another plan.
     """
 
     data: DataSpec
@@ -94,6 +96,12 @@ class Plan(Value):
     budget: float | None = None
     after: PlanId | None = None
     full_cost: float | None = None
+    packages: Mapping[str, str] = field(factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; without packages where all is evenly's own."""
+        values = super().to_dict()
+        return values if self.packages else {name: value for name, value in values.items() if name != "packages"}
 
     @property
     def digest(self) -> PlanId:

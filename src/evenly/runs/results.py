@@ -64,6 +64,7 @@ class RunResult(Value):
         step: how the steps were taken on a GPU.
         remarks: what has to be known of this run, from its method.
         processes: how many trained it together, under torchrun.
+        packages: those that the method, data set, optimizer or model is from, with versions, where it is not evenly's.
     """
 
     data: DataSummary
@@ -89,6 +90,7 @@ class RunResult(Value):
     inferred_groups: InferredGroups | None = None
     remarks: tuple[str, ...] = ()
     processes: int = 1
+    packages: Mapping[str, str] = field(factory=dict)
 
     @property
     def cost_multiple(self) -> float:

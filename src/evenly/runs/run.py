@@ -27,6 +27,8 @@ from evenly.engine.precision import Precision
 from evenly.engine.trained import Selection
 from evenly.errors import EvenlyError, first_line
 from evenly.files import AGAIN, as_path, atomic, unsealed
+from evenly.models import MODELS
+from evenly.plugins import missing
 from evenly.runs.example_intervals import CORRECT, Correct
 from evenly.runs.folder import Config, read_config, read_results
 from evenly.runs.network import load_network
@@ -112,7 +114,10 @@ class Run:
         """The network in eval mode, with the weights that the selection rule chose."""
         if self._memory is not None and self._memory.model is not None:
             return self._memory.model
-        return load_network(self.config.network, self._path, self.plan.model.given).eval()
+        spec = self.config.network
+        if (package := self.plan.packages.get("model")) is not None and MODELS.package(spec.name) is None:
+            raise missing("model", spec.name, package)
+        return load_network(spec, self._path, self.plan.model.given).eval()
 
     @property
     def correct(self) -> Correct | None:

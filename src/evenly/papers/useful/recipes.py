@@ -16,7 +16,7 @@ from evenly.methods.misclassification import misclassified
 from evenly.methods.quantile import above_quantile
 from evenly.models import RECIPES, find
 from evenly.models.vit import ViT
-from evenly.optim.registry import ADAPTIVE
+from evenly.optim.registry import rho_factor
 from evenly.papers.claims import claim, untestable
 from evenly.papers.nodes import Stored, computed
 from evenly.runs.verdict import Check, Judgement, Measurement
@@ -112,7 +112,7 @@ def networks(facts: Mapping[str, Any]) -> Judgement:
 def recipe_facts() -> dict[str, Any]:
     """The recipes as they are registered, the learning rate's factor around its steps, and ASAM's radius over SAM's."""
     factors = [SCHEDULES["step"](epoch / 200) for epoch in (0, 99, 100, 149, 150, 199)]
-    return {"recipes": RECIPES, "asam": ADAPTIVE["asam"], "factors": factors}
+    return {"recipes": RECIPES, "asam": rho_factor("asam"), "factors": factors}
 
 
 @claim(
@@ -155,7 +155,7 @@ def baseline_facts(seed: int) -> dict[str, Any]:
     return {
         "half": len(half), "above": bool(each[half].min() > each.median()), "wrong": len(wrong),
         "all wrong": bool((predicted[wrong] != labels[wrong]).all()), "errors": int((predicted != labels).sum()),
-        "methods": sorted(METHODS), "operations": len(OPERATIONS),
+        "methods": sorted(METHODS.own), "operations": len(OPERATIONS),
     }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""A method, a data set, two optimizers and a model for evenly, in a package of their own."""
