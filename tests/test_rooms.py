@@ -10,9 +10,9 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "evenly"
 ORDER = [
-    "errors", "values", "plugins", "files", "randomness", "settings", "analyses", "data", "optim", "theory", "models",
-    "engine", "methods", "runs", "diagnose", "report", "integrations", "parallel", "experiment", "testing", "papers",
-    "cli",
+    "errors", "values", "plugins", "launch", "files", "randomness", "settings", "analyses", "data", "optim", "theory",
+    "models", "engine", "methods", "runs", "diagnose", "report", "integrations", "parallel", "experiment", "testing",
+    "papers", "cli",
 ]  # fmt: skip
 """From the ground up."""
 MODULES = sorted(path for path in SRC.rglob("*.py") if path.parent != SRC or not path.name.startswith("__"))

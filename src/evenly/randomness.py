@@ -66,6 +66,44 @@ def set_random_state(state: tuple[Any, ...]) -> None:
         torch.cuda.set_rng_state_all(state[3])
 
 
+class Stream:
+    """Draws of torch's global generators that leave these as they were: for what each of several processes draws by
+    itself, such as dropout, while all of them draw the rest alike."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.state = self._current()
+
+    def reseed(self, seed: int) -> None:
+        """Start anew."""
+        found = self._current()
+        torch.default_generator.manual_seed(seed)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed_all(seed)
+        self.state = self._current()
+        self._set(found)
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Draw from here inside."""
+        found = self._current()
+        self._set(self.state)
+        try:
+            yield
+        finally:
+            self.state = self._current()
+            self._set(found)
+
+    def _current(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        cuda = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
+        return torch.get_rng_state(), cuda
+
+    def _set(self, state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+        torch.set_rng_state(state[0])
+        if state[1] is not None:
+            torch.cuda.set_rng_state(state[1], self._device)
+
+
 def reseed(seed: int) -> None:
     """Seed the global generators, which a user's Dataset may draw from.
 

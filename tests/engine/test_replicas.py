@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from evenly.engine.batches import _part
 from evenly.engine.replicas import Replicas
 from evenly.engine.world import ALONE, World, own_device
 from evenly.errors import EvenlyError, EvenlyWarning
+from evenly.randomness import Stream
 
 TWO = World(1, 2)
 
@@ -57,7 +59,8 @@ def test_one_process_changes_nothing():
 
 
 def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "3")
+    for name, value in {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "x", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("LOCAL_RANK", "2")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(EvenlyError, match="process 2 has no GPU of its own among 2; start at most 2"):
@@ -66,3 +69,30 @@ def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch):
     assert own_device(torch.device("cuda")) == torch.device("cuda:1")
     assert own_device(torch.device("cuda:0")) == torch.device("cuda:0")
     assert own_device(torch.device("cpu")) == torch.device("cpu")
+    monkeypatch.delenv("MASTER_ADDR")  # as where a scheduler exports WORLD_SIZE alone
+    assert own_device(torch.device("cuda")) == torch.device("cuda")
+
+
+def test_padding_is_of_rows_that_a_process_has_not():
+    """Two equal rows would have no variance to normalise by."""
+    for count, size, least in ((3, 2, 2), (2, 2, 2), (3, 4, 1), (5, 4, 2)):
+        for rank in range(size):
+            rows, padding = _part(count, World(rank, size), least)
+            assert len(rows) >= least
+            assert len(rows.unique()) == min(len(rows), count)
+            assert rows[: len(rows) - padding].tolist() == [*range(count)[World(rank, size).part(count)]]
+
+
+def test_a_stream_of_draws_leaves_the_others_alone():
+    stream = Stream(torch.device("cpu"))
+    torch.manual_seed(1)
+    expected = torch.rand(4)
+    torch.manual_seed(1)
+    stream.reseed(2)
+    own = []
+    for _ in range(2):
+        with stream():
+            own.append(torch.rand(2))
+    assert torch.equal(torch.rand(4), expected)
+    torch.manual_seed(2)
+    assert torch.equal(torch.cat(own), torch.cat([torch.rand(2), torch.rand(2)]))

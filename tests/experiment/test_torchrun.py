@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -52,8 +53,14 @@ JOBS = {
     "in 3 passes": {"accumulate": 3, "optimizer": "sam"},
     "group_dro in 3 passes": {"accumulate": 3, "method": "group_dro"},
     "local_sam": {"optimizer": "local_sam", "rho": 0.5},
+    "noisy": {"optimizer": "noisy"},
     "inferred groups": {"method": "pde", "groups": "infer", "select": "last"} | FEW,
 }
+PAIRED = {
+    "normalised": {"network": "Normalised", "optimizer": "sam"},
+    "normalised in 4 passes": {"network": "Normalised", "method": "group_dro", "accumulate": 4},
+}
+"""Of these, two processes have other numbers than one: batch normalisation and dropout see each one's part."""
 STOPPED = {
     "stopped useful": {"method": "useful", "select": "last", "stop_at": 0.5},
     "stopped pde": JOBS["pde"] | {"stop_at": 0.6},  # two of four expansions are over
@@ -116,7 +123,7 @@ def pair_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pair(pair_folder):
-    return train(pair_folder, JOBS | STOPPED, 2)
+    return train(pair_folder, JOBS | PAIRED | STOPPED, 2)
 
 
 @pytest.mark.parametrize("name", [name for name in JOBS if name != "local_sam"])
@@ -131,6 +138,25 @@ def test_two_processes_reach_the_weights_of_one(alone, pair, name):
     if "selection" in one:
         assert len(one["selection"]) > 0
         assert all(torch.equal(one["selection"], each["selection"]) for each in both)
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_the_outputs_kept_are_those_of_the_network_kept(pair, pair_folder, name):
+    """Each process evaluates some of the batches: running statistics must be the same in all."""
+    first, second = pair[name]
+    assert all(torch.equal(first["weights"][key], second["weights"][key]) for key in first["weights"])
+    kept = np.load(pair_folder / name / "predictions.npz")["test_outputs"]
+    assert np.abs(kept - first["test outputs"].numpy()).max() < 1e-5
+    if "method" in PAIRED[name]:
+        assert torch.equal(seen(pair[name]), expected_counts("group_dro"))
+    else:
+        assert seen(pair[name]).eq(2 * worker.EPOCHS).all()
+
+
+def test_accumulation_goes_with_batch_normalisation_in_one_process(tmp_path, one_thread):
+    """The last batch has three rows: one pass."""
+    ((end,),) = train(tmp_path, {"normalised": PAIRED["normalised in 4 passes"]}, 1).values()
+    assert torch.isfinite(end["weights"]["layers.0.weight"]).all()
 
 
 def expected_counts(name, selection=None):
@@ -229,6 +255,18 @@ def test_processes_with_other_settings_are_refused_in_all(tmp_path):
         "    evenly.train((x, y), model='mlp', epochs=1 + int(os.environ['RANK']))\n"
         "except evenly.EvenlyError as error:\n"
         "    open(sys.argv[1] + os.environ['RANK'], 'w').write(str(error))\n"
+        "from evenly.engine import Fit\n"
+        "from evenly.engine.world import current\n"
+        "world, rank = current(torch.device('cpu')), os.environ['RANK']\n"
+        "fit = Fit(evenly.settings.Settings(), None, world=world)\n"
+        "assert fit.load_or_compute('chosen', lambda: {'rank': rank}) == {'rank': '0'}\n"
+        "assert world.all_reach('here') and world.all_reach('here')\n"
+        "try:\n"
+        "    world.shared(lambda: 1 / int(rank))\n"
+        "except (evenly.EvenlyError, ZeroDivisionError) as error:\n"
+        "    assert 'division' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError('no error')\n"
     )
     torchrun(2, script, f"{tmp_path}/said")
     for rank in (0, 1):
@@ -265,7 +303,8 @@ def test_the_shell_says_once_what_is_wrong(words, message):
 
 @pytest.mark.parametrize("verb", ["demo", "improve", "audit"])
 def test_verbs_that_share_no_work_are_refused(refused, monkeypatch, verb):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
     refused(
         f"{verb} shortcut-digits", f"torchrun starts `evenly {verb}` several times over; it is for train and compare"
     )

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -54,17 +55,47 @@ class Counting(nn.Module):
         return outputs
 
 
+class Normalised(Counting):
+    """With batch normalisation, dropout, and a layer that takes no part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 2))
+        self.unused = nn.Linear(3, 3)
+
+
+class Noisy(torch.optim.SGD):
+    """An optimizer that draws random numbers."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.add_(torch.randn_like(p), alpha=0.01)
+        return loss
+
+
 class StoppedError(Exception):
     """A run was stopped on purpose."""
 
 
-def train(folder: Path, name: str, stop_at: float | None = None, sleep: float = 0.0, **arguments: object) -> None:
+def train(
+    folder: Path,
+    name: str,
+    stop_at: float | None = None,
+    sleep: float = 0.0,
+    network: str = "Counting",
+    **arguments: object,
+) -> None:
     """Train in FOLDER/NAME and save weights and counts as NAME.RANK.pt; stop once a share of the run is done."""
     models = []
+    if arguments.get("optimizer") == "noisy":
+        arguments["optimizer"] = lambda params: Noisy(params, lr=0.1)
 
     def build() -> Counting:
         torch.manual_seed(3)
-        models.append(Counting())
+        models.append(globals()[network]())
         return models[-1]
 
     def progress(share: float, note: str) -> None:
@@ -80,6 +111,8 @@ def train(folder: Path, name: str, stop_at: float | None = None, sleep: float = 
         saved = {"weights": run.model.state_dict(), "cost": run.results.cost, "processes": run.results.processes}
         if run.selection is not None:
             saved["selection"] = run.selection.indices
+        with torch.no_grad():
+            saved["test outputs"] = run.model.eval()(data().test.inputs)
     except StoppedError:
         pass
     saved["passes"] = [each for model in models for each in model.passes]

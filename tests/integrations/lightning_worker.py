@@ -135,10 +135,10 @@ def in_ddp(folder, processes, resume):
 
     for kind in KINDS:  # the first expansion comes with epoch 2
         run(kind, 5, 1, Net(make_net()), SamplerCallback(make_sampler(kind, data.train.groups)))
-    for name, resumed_from in (("useful-early", 0), ("useful-late", 2)):
-        useful = UsefulCallback(plain(data), seed=5, separating_epoch=2)
+    for name, resumed_from, given in (("useful-early", 0, 2), ("useful-late", 2, 2), ("useful-rule", 0, None)):
+        useful = UsefulCallback(plain(data), seed=5, separating_epoch=given)
         result = run(name, 4, resumed_from, Net(make_net()), useful)
-        result["chosen"] = useful.selection.indices
+        result |= {"chosen": useful.selection.indices, "losses": useful.stages.losses}
     pde = PDECallback(data.train.groups, seed=5, warmup_epochs=2, every=1, add=8)
     # 39 validation examples: one is seen twice by two processes and four
     worst = WorstGroupAccuracy(data.validation.groups[:39])

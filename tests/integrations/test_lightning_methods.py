@@ -223,13 +223,15 @@ def check_methods(ranks, data):
     validated = [each[:39] for each in (data.validation.inputs, data.validation.labels, data.validation.groups)]
     cut = evenly.Data(train=(data.train.inputs, data.train.labels, data.train.groups), validation=tuple(validated))
     useful = trained(data, "useful", 4, separating_epoch=2)
+    by_rule = trained(data, "useful", 4)
     # sizes that four divide, since padding would change the weights
     pde = trained(cut, "pde", 6, warmup_epochs=2, every=1, add=8)
     for rank in ranks:
-        for name, run in {"useful-early": useful, "useful-late": useful, "pde": pde}.items():
+        for name, run in {"useful-early": useful, "useful-late": useful, "useful-rule": by_rule, "pde": pde}.items():
             assert rank[name]["chosen"].tolist() == run.selection.indices.tolist(), name
             for key, value in run.model.state_dict().items():
                 assert torch.allclose(rank[name]["weights"][key], value, rtol=1e-4, atol=1e-5), (name, key)
+        assert rank["useful-rule"]["losses"] == pytest.approx(list(by_rule.selection.details["early_losses"]), rel=1e-4)
         assert rank["pde"]["selected_epoch"] == pde.results.selected_epoch
         assert rank["pde"]["counts"].tolist() == torch.bincount(validated[2]).tolist()  # no example twice
 

@@ -230,7 +230,7 @@ def test_a_killed_board_is_replaced(cluster):
     def waits(node, show):
         time.sleep(1.5)
         show(0.5, "half")
-        time.sleep(0.5)
+        time.sleep(2)  # a new board takes a while to start
         return "done"
 
     happened: list[Any] = []

@@ -24,6 +24,7 @@ from evenly.analyses import AuditSettings, Axes, CardSettings, Quadratic, Runs
 from evenly.cli import audit, compare, demo, improve, lists, reproduce, stability, status, train, use
 from evenly.cli import log as logs
 from evenly.errors import EvenlyError, EvenlyWarning, SettingError, lack_of_memory
+from evenly.launch import is_launched, rank
 from evenly.settings import Execution, Improving, Searching, Settings, settings_of
 
 app = typer.Typer(
@@ -41,10 +42,10 @@ for verb in (
 log = logging.getLogger("evenly")
 INTERRUPTED = 130  # what typer makes of Ctrl-C
 DEFECT = 70  # of the software, by the convention of sysexits.h
-FIRST = os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
+FIRST = rank() == 0
 """Whether this process is the first, or the only one, that torchrun started."""
 OTHERS_WAIT = 5.0
-"""Seconds after which another process speaks of an error that the first one has not met."""
+"""Seconds after which another process reports an error that the first one has not met."""
 
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]  # click's, which newer versions of typer bring along
 
@@ -109,7 +110,7 @@ def _quiet_unless_first() -> Iterator[None]:
 def _check_verb(arguments: Sequence[str]) -> None:
     """Refuse to start a verb several times over that does not share its work among them."""
     verb = next((each for each in arguments if not each.startswith("-")), "")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and verb not in ("train", "compare", ""):
+    if is_launched() and verb not in ("train", "compare", ""):
         raise EvenlyError(f"torchrun starts `evenly {verb}` several times over; it is for train and compare")
 
 
@@ -204,6 +205,6 @@ def _misread(error: Any) -> str:
 def _fail(message: str) -> NoReturn:
     if not FIRST:  # the first process says what is wrong for all, and torchrun then ends this one
         time.sleep(OTHERS_WAIT)
-        message = f"process {os.environ['RANK']}: {message}"
+        message = f"process {rank()}: {message}"
     print(f"evenly: {EvenlyError(message)}", file=sys.stderr)
     sys.exit(2)

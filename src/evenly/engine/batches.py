@@ -255,9 +255,9 @@ def numbered(indices: Tensor, total: int) -> Tensor:
 
 def _part(count: int, world: World, least: int) -> tuple[Tensor, int]:
     """Which rows of a batch of `count` a process computes, and how many of them, at the end, are padding."""
-    rows = torch.arange(count)[world.part(count)]
-    padding = max(0, least - len(rows))
-    return torch.cat([rows, torch.arange(padding) % count]), padding
+    part = world.part(count)
+    padding = max(0, least - (part.stop - part.start))
+    return torch.arange(part.start, part.stop + padding) % count, padding  # rows that it has not, as far as there are
 
 
 def _cut(indices: Tensor, batch_size: int) -> list[Tensor]:

@@ -28,7 +28,6 @@ from evenly.engine.side_by_side import pause
 from evenly.engine.steps import Objective, Step
 from evenly.engine.trained import FORWARD, Trained
 from evenly.errors import EvenlyError
-from evenly.optim.random_perturbation import RandomPerturbation
 from evenly.optim.sharpness_aware import SharpnessAware
 from evenly.randomness import derive, isolated, reseed
 
@@ -40,6 +39,8 @@ WAYS = ("foreach", "fused", "capturable")
 SAVED = {"epoch", "finished", "how", "seconds", "cost", "evaluation_cost", "candidates", "model", "optimizer", "state"}
 """What a checkpoint holds, beside the observer's state."""
 
+DRIFT = 1e-5
+"""How far the norms of the weights of several processes may be apart; on equal hardware they are equal."""
 TURN = 16
 """Steps between the turns of runs that go side by side."""
 REPORT_SECONDS = 0.5
@@ -72,7 +73,7 @@ class Loop:
         seed, augment = derive(fit.seed, "augment", stage), Augment(settings.augment)
         size, precision = settings.batch_size, settings.precision
         world, parts = fit.world, fit.execution.accumulate
-        least = parts * (2 if has_batch_norm(self.model) else 1)
+        least = 2 if has_batch_norm(self.model) else 1
         self.train = Batches(data.train, size, device, workers, augment, seed, precision, stream, world, least)
         self.validation = (
             None
@@ -82,7 +83,7 @@ class Loop:
         self.replicas = Replicas(self.model, world, device, fit.execution.sync_batchnorm)
         network = self.replicas.wrap(objective.per_example_loss, self.train)
         _attach(self.optimizer, network)
-        self.step = Step(network, self.optimizer, objective, self.train.precision, device, world, parts)
+        self.step = Step(network, self.optimizer, objective, self.train.precision, device, world, parts, least)
         self.step.cost = fit.spent
         self.captured: CapturedStep | None = None
         self.how = "plain"
@@ -141,6 +142,7 @@ class Loop:
         lr = self._begin()
         self.model.train()
         seen = self._steps()
+        self.replicas.share_buffers()
         pause()
         train_loss, train_accuracy = (value / max(seen, 1) for value in self.step.read())
         self._check_finite(train_loss)
@@ -171,11 +173,9 @@ class Loop:
 
     def _begin(self) -> float:
         """Seed the epoch and set its learning rates; the first of them."""
-        rank = self.fit.world.rank
-        if rank and not isinstance(self.optimizer, RandomPerturbation):  # each drops out units of its own examples
-            reseed(derive(self.fit.seed, self.stage, self.epoch, rank))
-        else:  # noise on the weights is the same in all processes
-            reseed(derive(self.fit.seed, self.stage, self.epoch))
+        reseed(derive(self.fit.seed, self.stage, self.epoch))
+        if self.step.own_draws is not None:  # each drops out units of its own examples
+            self.step.own_draws.reseed(derive(self.fit.seed, self.stage, self.epoch, self.fit.world.rank))
         self.sampler.set_epoch(self.epoch)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * self.fit.schedule(self._progress())
@@ -231,12 +231,23 @@ class Loop:
         norm = torch.stack([n.float().to(self.fit.device) for n in torch._foreach_norm(parameters)]).sum()
         finite_loss = bool(torch.isfinite(torch.tensor(train_loss)))
         if finite_loss and torch.isfinite(norm):
+            self._check_alike(norm.item())
             return
         raise EvenlyError(
             f"the training {'weights' if finite_loss else 'loss'} became NaN or infinite in epoch {self.epoch + 1} of "
             f"stage {self.stage!r} at learning rate {float(self.optimizer.param_groups[0]['lr']):g}; lower the "
             "learning rate, or look for extreme values in the data"
         )
+
+    def _check_alike(self, norm: float) -> None:
+        """Refuse to go on where processes have other weights than the first, as by an optimizer with its own draws."""
+        norms = self.fit.world.gathered(norm)
+        if max(norms) - min(norms) > DRIFT * max(norms):
+            raise EvenlyError(
+                f"the weights of the {len(norms)} processes differ after epoch {self.epoch + 1} of stage "
+                f"{self.stage!r}; the optimizer or a layer changes them by more than their gradients: use another, or "
+                "one process"
+            )
 
     def _validate(self, row: Row) -> None:
         every = self.settings.evaluate_every

@@ -6,7 +6,7 @@ import copy
 import warnings
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
@@ -56,6 +56,15 @@ class Replicas:
             unused = self._has_unused(loss, batches.first_ones(2))
             self.wrapped = DistributedDataParallel(self.model, device_ids=ids, find_unused_parameters=unused)
         return self.wrapped
+
+    def share_buffers(self) -> None:
+        """Give all processes the first one's buffers, as DistributedDataParallel does before a forward pass.
+
+        Evaluation is divided among the processes, and each process's part of a batch has left other running statistics.
+        """
+        if self.world.size > 1:
+            for buffer in self.model.buffers():
+                distributed.broadcast(buffer, src=0)
 
     def release(self) -> None:
         """Give the network its own layers back."""

@@ -17,7 +17,7 @@ from evenly.engine.losses import losses, predictions
 from evenly.engine.precision import autocast, whole
 from evenly.engine.world import ALONE, World
 from evenly.optim.snapshot import Snapshot
-from evenly.randomness import isolated
+from evenly.randomness import Stream, isolated
 
 State = dict[str, Tensor]
 PerExampleLoss = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -66,6 +66,7 @@ class Step:
         precision: "bf16" or "float32".
         world: the processes that share every batch.
         parts: in how many passes, one after the other, a process computes its part of a batch; gradients add up.
+        least: rows that a pass needs; a batch with fewer takes fewer passes.
     """
 
     def __init__(
@@ -77,9 +78,12 @@ class Step:
         device: torch.device,
         world: World = ALONE,
         parts: int = 1,
+        least: int = 1,
     ) -> None:
         self.model, self.optimizer, self.objective = model, optimizer, objective
-        self.precision, self.device, self.world, self.parts = precision, device, world, parts
+        self.precision, self.device, self.world, self.parts, self.least = precision, device, world, parts, least
+        self.own_draws = Stream(device) if world.size > 1 else None
+        """What this process alone draws in its forward passes; the optimizers of all processes draw alike."""
         self.per_example_loss = objective.per_example_loss
         self.state = {name: value.to(device) for name, value in objective.state.items()}
         self.weights = None if objective.weights is None else objective.weights.to(device)
@@ -94,7 +98,8 @@ class Step:
 
         def closure() -> Tensor:
             self.optimizer.zero_grad()
-            loss = self._in_one_pass(batch) if self.parts == 1 else self._in_parts(batch)
+            passes = min(self.parts, len(batch) // self.world.size // self.least)  # as many in every process
+            loss = self._in_one_pass(batch) if passes <= 1 else self._in_parts(batch, passes)
             batch.first = False
             self.cost += self.objective.gradients * len(batch)
             return loss
@@ -110,9 +115,9 @@ class Step:
         (loss * self.world.size if self.world.size > 1 else loss).backward()
         return loss
 
-    def _in_parts(self, batch: Batch) -> Tensor:
+    def _in_parts(self, batch: Batch, passes: int) -> Tensor:
         """The same gradient from several passes, which hold fewer activations at a time."""
-        pieces = _pieces(batch, self.parts)
+        pieces = _pieces(batch, passes)
         gradients: list[Tensor] | list[None] = [None] * len(pieces)
         if self.objective.function is not mean:
             gradients = self._gradients_of_losses(batch, pieces)
@@ -127,17 +132,19 @@ class Step:
         return loss
 
     def _gradients_of_losses(self, batch: Batch, pieces: list[Batch]) -> list[Tensor]:
-        """The objective's derivatives by the losses of every piece, from a first look at all of them.
+        """The objective's derivatives by the losses of every piece, from a forward pass over all of them.
 
-        The look draws what the passes will draw, and leaves running statistics as they are. Like other ways to spend
-        time on memory, it is not counted as cost.
+        It draws what the passes that follow will draw, and leaves running statistics as they are. Like other ways to
+        spend time on memory, it is not counted as cost.
         """
         network = getattr(self.model, "module", self.model)
-        statistics = Snapshot()
+        statistics, state = Snapshot(), None if self.own_draws is None else self.own_draws.state
         with isolated(), torch.no_grad():
             statistics.take(network.buffers())
             losses = [self._losses(network, piece, counted=False) for piece in pieces]
             statistics.put_back()
+        if self.own_draws is not None and state is not None:
+            self.own_draws.state = state
         own = torch.cat(losses).requires_grad_()
         with torch.enable_grad():
             loss = self.objective.function(self.world.whole(own, len(batch)), batch, self.state)
@@ -147,7 +154,7 @@ class Step:
     def _losses(self, model: nn.Module, batch: Batch, counted: bool | None = None) -> Tensor:
         """The weighted losses of the rows that this process has of a batch, counted where it is the first pass."""
         labels = batch.part_of(batch.y)
-        with autocast(self.precision, self.device):
+        with autocast(self.precision, self.device), nullcontext() if self.own_draws is None else self.own_draws():
             each, predicted = self.per_example_loss(model, batch.x, labels)
         if batch.padding:
             kept = len(labels) - batch.padding
@@ -194,7 +201,7 @@ def _pieces(batch: Batch, count: int) -> list[Batch]:
     """What a process has of a batch in so many pieces; padding, if any, is in the last ones."""
     rows = torch.arange(len(batch), device=batch.y.device) if batch.rows is None else batch.rows
     kept, pieces = len(rows) - batch.padding, []
-    for places in torch.arange(len(rows)).tensor_split(min(count, len(rows))):
+    for places in torch.arange(len(rows)).tensor_split(count):
         own, padding = places.to(rows.device), sum(place >= kept for place in places.tolist())
         pieces.append(replace(batch, x=batch.x[own.to(batch.x.device)], rows=rows[own], padding=padding))
     return pieces

@@ -13,6 +13,7 @@ import atexit
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import count
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +23,8 @@ from torch.distributed import DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.distributed.rendezvous import rendezvous
 
-from evenly.errors import EvenlyError
+from evenly.errors import EvenlyError, reason_of
+from evenly.launch import is_launched, local_processes, local_rank
 
 Result = TypeVar("Result")
 TIMEOUT = timedelta(minutes=30)
@@ -31,7 +33,7 @@ TIMEOUT = timedelta(minutes=30)
 
 @frozen
 class World:
-    """This process among those that train together; a process of its own where nothing else is said."""
+    """This process among those that train together; by default it is the only one."""
 
     rank: int = 0
     size: int = 1
@@ -53,8 +55,8 @@ class World:
         if self.first:
             try:
                 message = [(compute(), None)]
-            except EvenlyError as error:
-                distributed.broadcast_object_list([(None, str(error))])
+            except Exception as error:
+                distributed.broadcast_object_list([(None, reason_of(error))])
                 raise
         distributed.broadcast_object_list(message)
         value, reason = message[0]
@@ -72,7 +74,7 @@ class World:
         self.shared(run)
         return kept[0] if kept else None
 
-    def everyone(self, value: Result) -> list[Result]:
+    def gathered(self, value: Result) -> list[Result]:
         """The values of all processes, in the order of their ranks."""
         if self.size == 1:
             return [value]
@@ -80,15 +82,15 @@ class World:
         distributed.all_gather_object(values, value)
         return values
 
-    def all_come_to(self, point: str) -> bool:
-        """Whether every process comes to a point of the program, by its name, within a minute; each name serves once.
+    def all_reach(self, point: str) -> bool:
+        """Whether every process reaches a point of the program, by its name, within a minute.
 
         Unlike the other exchanges it may be called when some processes are elsewhere, as after an error in one.
         """
-        store = _get_default_store()
-        store.set(f"evenly/{point}/{self.rank}", "here")
+        store, number = _get_default_store(), next(_POINTS)  # so that a name can serve again
+        store.set(f"evenly/{number} {point}/{self.rank}", "here")
         try:
-            store.wait([f"evenly/{point}/{rank}" for rank in range(self.size)], timedelta(minutes=1))
+            store.wait([f"evenly/{number} {point}/{rank}" for rank in range(self.size)], timedelta(minutes=1))
         except DistStoreError:
             return False
         return True
@@ -116,7 +118,7 @@ class World:
 
     def interleaved(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
         """All rows of batches of these sizes; every `size`-th batch from the `rank`-th on is this process's."""
-        shapes = self.everyone((tuple(rows.shape), rows.dtype))
+        shapes = self.gathered((tuple(rows.shape), rows.dtype))
         received = []
         for rank, (shape, dtype) in enumerate(shapes):
             part = rows.contiguous() if rank == self.rank else torch.empty(shape, dtype=dtype, device=rows.device)
@@ -126,16 +128,8 @@ class World:
 
 
 ALONE = World()
-
-
-def asked_for() -> int:
-    """How many processes `torchrun` started this one among; 1 where it did not."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def local_processes() -> int:
-    """How many of them are on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+_POINTS = count()
+"""How often `all_reach` was called: as often in all processes, as long as they fail together."""
 
 
 def current(device: torch.device) -> World:
@@ -146,7 +140,7 @@ def current(device: torch.device) -> World:
         device: where this process computes. Several processes on one GPU, which NCCL refuses, speak through gloo.
     """
     if not distributed.is_initialized():
-        if asked_for() == 1:
+        if not is_launched():
             return ALONE
         crowded = device.type != "cuda" or local_processes() > torch.cuda.device_count()
         backend = "gloo" if crowded else "cpu:gloo,cuda:nccl"
@@ -160,9 +154,9 @@ def current(device: torch.device) -> World:
 
 def own_device(device: torch.device) -> torch.device:
     """The GPU of this process among those of its machine, where none was named and `torchrun` started several."""
-    if device != torch.device("cuda") or asked_for() == 1:
+    if device != torch.device("cuda") or not is_launched():
         return device
-    number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    number, count = local_rank(), torch.cuda.device_count()
     if number >= count:
         raise EvenlyError(
             f"process {number} has no GPU of its own among {count}; start at most {count} with --nproc-per-node, or "

@@ -26,12 +26,13 @@ from evenly.engine.batches import Batches
 from evenly.engine.checkpoints import Checkpoints, Row
 from evenly.engine.evaluation import outputs_of
 from evenly.engine.progress import Progress, log
-from evenly.engine.world import ALONE, World, current, local_processes, own_device
+from evenly.engine.world import ALONE, World, current, own_device
 from evenly.errors import EvenlyError, EvenlyWarning, lack_of_memory
 from evenly.experiment.packages import check_packages
 from evenly.experiment.request import uses_inferred
 from evenly.files import atomic
 from evenly.integrations.loggers import live_log
+from evenly.launch import local_processes
 from evenly.methods import Inferred, find, infer_groups
 from evenly.methods.inferred import Infer, by_class
 from evenly.models import Factory, encoded, factory
@@ -170,7 +171,7 @@ def _own_network(prepared: Prepared) -> nn.Module | None:
 
 def _check_alike(config: Config, world: World) -> None:
     """Refuse processes that were given different data, models or settings: they would not compute one run."""
-    digests = world.everyone(config.digest)
+    digests = world.gathered(config.digest)
     if others := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
         raise EvenlyError(
             f"process {others[0]} of {world.size} has other data, another model or other settings than the first; "

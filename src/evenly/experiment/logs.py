@@ -1,4 +1,4 @@
-"""Checks of what is to be told of runs as they go on: their logs, and a callback."""
+"""Checks of where the metrics of runs go as they are trained: a logger, and a callback."""
 
 from __future__ import annotations
 

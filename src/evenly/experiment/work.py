@@ -71,7 +71,7 @@ class RunWork:
         try:
             return self._run(node, show, world)
         except Exception as error:
-            if world.size == 1 or world.all_come_to(f"failure of {node.id}"):
+            if world.size == 1 or world.all_reach(f"failure of {node.id}"):
                 raise
             raise SystemExit(f"evenly: process {world.rank} alone has failed ({reason_of(error)})") from error
 

@@ -111,7 +111,7 @@ class UsefulSampler(EpochSampler):
         """Note the end of an early epoch; whether it was the last. Every process has to call it."""
         if self.epochs is None:
             raise EvenlyError("the number of epochs is not known; call begin(epochs) first, or give epochs=")
-        total, count = processes().summed(self._observed).tolist()
+        total, count = map(sum, zip(*processes().gathered(self._observed.tolist()), strict=True))
         if not count:
             raise EvenlyError("no training loss was observed in this epoch; call observe(loss, examples) in every step")
         self._observed = torch.zeros(2, dtype=torch.float64)

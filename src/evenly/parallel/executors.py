@@ -8,7 +8,7 @@ from importlib import import_module
 
 import torch
 
-from evenly.engine.world import asked_for
+from evenly.engine.world import current
 from evenly.errors import EvenlyError
 from evenly.parallel.graph import Event, Executor, Node, Work
 from evenly.parallel.here import Here, SideBySide
@@ -49,10 +49,11 @@ def executor_for(
         show: called with how far a node has come where it runs in this thread; elsewhere that is an event.
         kept: where workers, or a connection to Ray, are kept for the next executor.
     """
-    if asked_for() > 1 and (execution.engine == "ray" or execution.jobs > 1):
+    processes = current(device).size
+    if processes > 1 and (execution.engine == "ray" or execution.jobs > 1):
         other = "engine 'ray'" if execution.engine == "ray" else f"jobs {execution.jobs}"
         raise EvenlyError(
-            f"{other} shares runs among processes, and the {asked_for()} that torchrun started train each run "
+            f"{other} shares runs among processes, and the {processes} that torchrun started train each run "
             "together; leave one of the two out"
         )
     if execution.engine == "ray":
@@ -61,7 +62,7 @@ def executor_for(
     if execution.jobs > 1:
         devices = devices_for(execution, device)
         return Processes(work, devices) if kept is None else kept.processes_for(work, devices)
-    if device.type == "cuda" and execution.together > 1 and asked_for() == 1:
+    if device.type == "cuda" and execution.together > 1 and processes == 1:
         return SideBySide(work, device, execution.together)
     return Here(work, show)
 

@@ -1,4 +1,4 @@
-"""What every method owes its user, whatever it does: one seed, no traces, exact resumption, an honest bill."""
+"""What every method owes its user, whatever it does: one seed, no traces, exact resumption, its whole cost."""
 
 from __future__ import annotations
 
@@ -228,8 +228,8 @@ def selects_what_it_says(case: Case) -> None:
     case.keep("selects examples of the training set, each once", known, "put repeats into times")
     case.keep("says why it selects", bool(selection.why), "give Selection a reason")
     shown = {i: seen.epochs[-1][i] for i in chosen.tolist()}
-    told = dict(zip(chosen.tolist(), times.tolist(), strict=True))
-    case.keep("shows in the last epoch what it selected, as often as it says", shown == told, "correct times")
+    stated = dict(zip(chosen.tolist(), times.tolist(), strict=True))
+    case.keep("shows in the last epoch what it selected, as often as it says", shown == stated, "correct times")
     with tempfile.TemporaryDirectory() as folder:
         selection.save(Path(folder, "selection.npz"))
         with np.load(Path(folder, "selection.npz"), allow_pickle=False) as saved:

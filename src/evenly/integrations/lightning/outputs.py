@@ -58,7 +58,7 @@ def outputs_and_labels(
     finally:
         for module, training in modes.items():
             module.training = training
-    parts = [part for part in world.everyone((torch.tensor(own), outputs, labels)) if part[1]]
+    parts = [part for part in world.gathered((torch.tensor(own), outputs, labels)) if part[1]]
     order = torch.cat([places for places, _, _ in parts]).argsort()
     outputs, labels = ([each for part in parts for each in part[column]] for column in (1, 2))
     return torch.cat(outputs)[order], torch.cat(labels)[order]

@@ -78,6 +78,11 @@ class PDECallback(SamplerCallback):
             return
         if trainer.max_epochs is None or trainer.max_epochs < 1:
             raise EvenlyError(f"PDE's sets are counted in epochs, got max_epochs={trainer.max_epochs}; give a number")
+        if self.select != "last" and trainer.val_check_interval not in (1, 1.0, None):
+            raise EvenlyError(
+                f"PDE selects among the weights at the ends of epochs, got val_check_interval="
+                f"{trainer.val_check_interval}; leave it out, or give select='last'"
+            )
         if self.select != "last" and not any(isinstance(each, WorstGroupAccuracy) for each in trainer.callbacks):
             raise EvenlyError(
                 f"select {self.select!r} needs the callback WorstGroupAccuracy(validation_groups) in the Trainer; "

@@ -81,6 +81,8 @@ class UsefulCallback(SamplerCallback):
         super().__init__(self.stages)
         self.path = None if path is None else Path(path)
         self._initial: dict[str, Tensor] | None = None
+        self._scale: dict[str, Any] = {}
+        """The state of a GradScaler before the first step."""
         self._epochs: int | None = None
         self._paused = ExitStack()
 
@@ -113,6 +115,8 @@ class UsefulCallback(SamplerCallback):
         if self.selection is None:
             if self._initial is None:
                 self._initial = {key: value.detach().cpu().clone() for key, value in pl_module.state_dict().items()}
+                scaler = getattr(trainer.strategy.precision_plugin, "scaler", None)
+                self._scale = {} if scaler is None else scaler.state_dict()
             for each in trainer.callbacks:
                 if isinstance(each, EarlyStopping):
                     self._paused.enter_context(replaced(each, "_should_skip_check", lambda trainer: True))
@@ -153,6 +157,8 @@ class UsefulCallback(SamplerCallback):
         trainer.fit_loop.max_epochs = self._epochs  # what a schedule over the run reads
         trainer.strategy.setup_optimizers(trainer)
         trainer.fit_loop.max_epochs = both
+        if (scaler := getattr(trainer.strategy.precision_plugin, "scaler", None)) is not None and self._scale:
+            scaler.load_state_dict(self._scale)
         self._paused.close()
         for each in trainer.callbacks:
             if isinstance(each, SAMCallback):
@@ -174,11 +180,11 @@ class UsefulCallback(SamplerCallback):
             trainer.fit_loop.max_epochs, self._epochs = self._epochs, None
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"initial": self._initial}
+        return super().state_dict() | {"initial": self._initial, "scale": self._scale}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        self._initial = state_dict["initial"]
+        self._initial, self._scale = state_dict["initial"], state_dict["scale"]
 
 
 def _check_trainer(trainer: pl.Trainer) -> None:

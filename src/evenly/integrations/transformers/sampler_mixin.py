@@ -27,6 +27,8 @@ from evenly.data.sharding import Sharded
 from evenly.errors import EvenlyError
 from evenly.files import atomic
 
+TRAINING_VALUES = 7
+"""How many numbers `Trainer.set_initial_training_values` returns."""
 STATE = "sampler.json"
 """The file of a checkpoint with the sampler's state."""
 
@@ -92,6 +94,11 @@ class SamplerMixin:
 
     def set_initial_training_values(self, args: Any, dataloader: DataLoader[Any]) -> tuple[Any, ...]:
         values = list(super().set_initial_training_values(args, dataloader))  # type: ignore[misc]
+        if len(values) != TRAINING_VALUES:
+            raise EvenlyError(
+                f"Trainer of transformers {transformers_version} counts its steps in another way than evenly knows; run: "
+                "pip install 'evenly[transformers]'"
+            )
         epochs, max_steps = self._epochs_and_steps()
         values[0], values[3], values[6] = epochs, sum(map(self._length, range(epochs))), max_steps
         return tuple(values)
