@@ -240,6 +240,14 @@ def test_a_run_goes_on_with_another_number_of_processes(alone, pair, pair_folder
         assert end[0]["processes"] == processes
 
 
+def test_local_sam_of_other_numbers_of_processes_makes_no_table(tmp_path, done, refused):
+    words = f"compare spurious-patches --methods erm --optimizers local_sam --seeds 1 --epochs 2 --out {tmp_path / 'c'}"
+    done(words)
+    results = next((tmp_path / "c" / "runs").glob("*local*/results.json"))
+    results.write_text(results.read_text().replace('"processes": 1', '"processes": 2'))
+    refused(words, "local_sam was trained by 2 processes in .*, and by 1 it would be another method")
+
+
 def test_local_sam_does_not_go_on_with_another_number_of_processes(pair, pair_folder, tmp_path, refused_call):
     shutil.copytree(pair_folder / "stopped local_sam", tmp_path / "local")
     arguments = {key: value for key, value in STOPPED["stopped local_sam"].items() if key != "stop_at"}
@@ -258,6 +266,12 @@ def test_processes_with_other_settings_are_refused_in_all(tmp_path):
         "from evenly.engine import Fit\n"
         "from evenly.engine.world import current\n"
         "world, rank = current(torch.device('cpu')), os.environ['RANK']\n"
+        "try:\n"
+        "    evenly.improve((x, y), model='mlp', out=sys.argv[1] + '-job')\n"
+        "except evenly.EvenlyError as error:\n"
+        "    assert 'improve shares no run among 2 processes' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError('no error')\n"
         "fit = Fit(evenly.settings.Settings(), None, world=world)\n"
         "assert fit.load_or_compute('chosen', lambda: {'rank': rank}) == {'rank': '0'}\n"
         "assert world.all_reach('here') and world.all_reach('here')\n"

@@ -202,3 +202,17 @@ def test_hard_examples_and_useful_choose_alike(data):
 
 def test_the_example_runs(request):
     assert "PDE used" in request.getfixturevalue("plain").example("lightning_methods.py")
+
+
+def test_a_sampler_of_another_set_is_refused(data, refused_call):
+    """Too few groups would leave examples out without a word."""
+    for made in (PDECallback(data.train.groups[:-2], select="last"), SamplerCallback(evenly.Upsample([0], 500))):
+        batches = loader(data, made)
+        refused_call("is of .* examples and the training set has", trainer(made).fit, Net(worker.make_net()), batches)
+
+
+def test_pde_without_validation_is_refused_at_the_start(data, refused_call):
+    pde = PDECallback(data.train.groups)
+    batches = loader(data, pde)
+    fit = trainer(pde, WorstGroupAccuracy(data.validation.groups)).fit
+    refused_call("needs validation and there is none", fit, Net(worker.make_net()), batches)

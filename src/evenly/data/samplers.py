@@ -28,6 +28,9 @@ MOST = 10_000
 class EpochSampler(Sampler[int]):
     """A sampler whose examples in an epoch are `members()`, visited in an order drawn from (seed, epoch)."""
 
+    total: int | None = None
+    """The number of examples in the data set that it draws from."""
+
     def __init__(self, seed: int = 0) -> None:
         self.seed = int(seed)
         self.epoch = 0
@@ -66,6 +69,7 @@ class Everything(EpochSampler):
 
     def __init__(self, total: int, seed: int = 0) -> None:
         super().__init__(seed)
+        self.total = total
         self._members = torch.arange(total)
 
     def members(self) -> Tensor:
@@ -95,6 +99,7 @@ class Upsample(EpochSampler):
         if len(values) != len(hard):
             repeated = int(values[counts > 1][0])
             raise EvenlyError(f"hard must name each index once, got {repeated} twice; repeat examples with factor")
+        self.total = total
         self._members = torch.cat([torch.arange(total), hard.repeat(int(factor) - 1)])
 
     def members(self) -> Tensor:
@@ -132,6 +137,7 @@ class ProgressiveExpansion(EpochSampler):
     ) -> None:
         super().__init__(seed)
         self._groups = _as_groups(groups)
+        self.total = len(self._groups)
         self.warmup_epochs, self.every, self.cap, self.draw = int(warmup_epochs), int(every), cap, draw
         self.add = _as_additions(add)
         self._arrange()
@@ -191,6 +197,7 @@ class GroupBalanced(EpochSampler):
         super().__init__(seed)
         groups = _as_groups(groups)
         self._queues = list(members_by_group(groups).values())
+        self.total = len(groups)
         self._total = len(groups) if total is None else int(total)
 
     def members(self) -> Tensor:

@@ -74,6 +74,11 @@ class Loop:
         size, precision = settings.batch_size, settings.precision
         world, parts = fit.world, fit.execution.accumulate
         least = 2 if has_batch_norm(self.model) else 1
+        if least > 1 and size == 1 and world.size > 1:
+            raise EvenlyError(
+                "a batch of one example, at batch size 1, is too few for the model's batch normalisation; "
+                "raise batch_size"
+            )
         self.train = Batches(data.train, size, device, workers, augment, seed, precision, stream, world, least)
         self.validation = (
             None

@@ -33,6 +33,7 @@ from evenly.diagnose.auditing import audit
 from evenly.diagnose.profile import give_aways
 from evenly.engine import check_selection
 from evenly.engine.selector import RULES
+from evenly.engine.world import current
 from evenly.errors import EvenlyError
 from evenly.experiment import choosing
 from evenly.experiment.arms import Asked
@@ -121,6 +122,10 @@ def improve(
     paper = recipe_of(data, recipe)
     model, data_options = paper.model if model is None else model, paper.for_data(data_options)
     arguments, execution = split_arguments({**paper.settings, **settings})
+    if (processes := current(device_for(execution)).size) > 1:
+        raise EvenlyError(
+            f"improve shares no run among {processes} processes; call it without torchrun, and jobs shares out its runs"
+        )
     check_log(execution, out or DEFAULT)
     asked = Improving(**{name: arguments.pop(name) for name in settings_of(Improving) if name in arguments})
     numbers = tuple(seed + each for each in seed_numbers(seeds))

@@ -92,7 +92,11 @@ class RunWork:
 
     def known(self, node: RunNode) -> Finished[Run] | Failed | None:
         """What came of a run in an earlier call, where its folder and its plan say all; nothing is loaded or built."""
-        return current(device_for(self.execution)).shared(lambda: self._known(node))
+        world = current(device_for(self.execution))
+        found = world.shared(lambda: self._known(node))
+        if isinstance(found, Finished):
+            _check_processes(node, found.result, world)
+        return found
 
     def _known(self, node: RunNode) -> Finished[Run] | Failed | None:
         folder, plan = self.place(node), node.plan
@@ -184,3 +188,13 @@ class RunWork:
         if data is not None and dict(config.fingerprints) != self._fingerprints_of(node.plan, data):
             return None
         return Run(config, read_results(folder), folder)
+
+
+def _check_processes(node: RunNode, run: Run, world: World) -> None:
+    """Refuse a run whose optimizer perturbs by each process's part of a batch, where other processes are here now."""
+    name, before = node.plan.optimizer.name, run.results.processes
+    if name.startswith("local_") and before != world.size:
+        raise EvenlyError(
+            f"{name} was trained by {before} process{'es' * (before != 1)} in {run.folder}, and by {world.size} it "
+            "would be another method; start as many as then, or choose another out"
+        )

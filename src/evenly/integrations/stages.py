@@ -65,7 +65,8 @@ class UsefulSampler(EpochSampler):
         seed: int = 0,
     ) -> None:
         super().__init__(seed)
-        self.total, self.separating_epoch, self.factor, self.on = total, separating_epoch, factor, on
+        self.total: int = total
+        self.separating_epoch, self.factor, self.on = separating_epoch, factor, on
         self.epochs: int | None = None
         self.losses: list[float] = []
         """The training loss of every early epoch."""
@@ -210,7 +211,7 @@ class PDESampler(EpochSampler):
             "warmup_epochs": warmup_epochs, "every": every, "add": add, "cap": cap, "draw": draw,
         }  # fmt: skip
         self._sampler: ProgressiveExpansion | None = None
-        expansions(groups, 10**9, **self._options)  # checks the options before the run
+        self.total = expansions(groups, 10**9, **self._options).total  # which checks the options before the run
         if epochs is not None:
             self.begin(epochs)
 

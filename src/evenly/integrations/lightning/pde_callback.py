@@ -92,6 +92,14 @@ class PDECallback(SamplerCallback):
             self.selected_epoch, self.selection, self._selector.candidates = None, None, []
         self.sets.begin(trainer.max_epochs)
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        if self.select != "last" and not trainer.enable_validation:
+            raise EvenlyError(
+                f"select {self.select!r} needs validation and there is none; give fit a validation loader and the "
+                "module a validation_step, or give select='last'"
+            )
+
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         super().on_train_epoch_start(trainer, pl_module)
         if trainer.current_epoch != self.sets.warmup_epochs:

@@ -10,7 +10,8 @@ would never be seen. The callback measures it before every epoch.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sized
+from typing import Any, cast
 
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader
@@ -118,6 +119,12 @@ class SamplerCallback(pl.Callback):
             raise EvenlyError(
                 f"the training loader has a {found} and not the sampler of {type(self).__name__}; give one loader, "
                 "DataLoader(train_set, batch_size=..., sampler=callback.sampler)"
+            )
+        total, examples = self.sampler.sampler.total, len(cast(Sized, loader.dataset))
+        if total is not None and total != examples:
+            raise EvenlyError(
+                f"the sampler of {type(self).__name__} is of {total} examples and the training set has {examples}; "
+                "make it of the groups or indices of this set"
             )
         if loader.drop_last:
             raise EvenlyError("drop_last=True leaves out part of what the sampler says; give drop_last=False")

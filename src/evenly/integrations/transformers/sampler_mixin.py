@@ -219,10 +219,11 @@ class SamplerMixin:
         members, data = self.train_sampler.members(), self.train_dataset
         if not len(members):
             raise EvenlyError("an epoch of train_sampler has no examples; give it a data set that has some")
-        if int(members.max()) >= len(data):
+        total = self.train_sampler.total
+        if int(members.max()) >= len(data) or (total is not None and total != len(data)):
             raise EvenlyError(
-                f"train_sampler has the index {int(members.max())}, and train_dataset has {len(data)} examples; make "
-                "the sampler from this data set"
+                f"train_sampler is of {total or int(members.max()) + 1} examples, and train_dataset has {len(data)}; "
+                "make the sampler from this data set"
             )
 
     def _check_checkpoint(self, path: Path, epoch: int) -> None:

@@ -80,6 +80,11 @@ class UsefulMixin(SamplerMixin):
             return UsefulSampler(len(data), separating_epoch=separating_epoch, factor=factor, on=on, seed=seed)
 
         super().__init__(*args, train_sampler=sampler, **kwargs)
+        if self.args.max_steps > 0 or self.args.num_train_epochs < 1:
+            raise EvenlyError(
+                f"USEFUL's stages are counted in epochs, got max_steps={self.args.max_steps} and "
+                f"num_train_epochs={self.args.num_train_epochs}; give num_train_epochs alone, at least 1"
+            )
         kind = self.accelerator.distributed_type.name
         if kind not in WHOLE or self.args.auto_find_batch_size:
             reason = "auto_find_batch_size=True" if kind in WHOLE else kind
