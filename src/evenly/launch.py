@@ -1,7 +1,6 @@
 """Whether `torchrun`, or another launcher that sets the same variables, started this process among several.
 
-Read from the environment alone, without torch. What is computed together asks `evenly.engine.world`, which also knows of
-a process group that a user made.
+Read from the environment alone, without torch. `evenly.engine.world` also knows of a process group that a user made.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def test_settings_that_would_change_the_counts_are_refused(data):
     useful = UsefulCallback(plain(data))
     refused("counted in epochs, got max_epochs=3 and max_steps=7; give max_epochs alone", useful, max_steps=7)
     useful = UsefulCallback(TensorDataset(*plain(data)[:40]))
-    refused("the training loader has 60 examples and the data given to UsefulCallback 40", useful, loader(data, useful))
+    refused("the sampler of UsefulCallback is of 40 examples and the training set has 60", useful, loader(data, useful))
     useful = UsefulCallback(plain(data), separating_epoch=4)
     refused("separating_epoch must be at most 3, the number of epochs, got 4", useful)
     useful, averaging = UsefulCallback(plain(data)), pl.callbacks.StochasticWeightAveraging(0.1)
@@ -169,7 +169,7 @@ def test_settings_that_would_change_the_counts_are_refused(data):
     with pytest.raises(EvenlyError, match="warmup_epochs must be at least 1, got 0"):
         PDECallback(groups, warmup_epochs=0)
     pde = PDECallback(groups)
-    with pytest.raises(EvenlyError, match="had no validation to go by; give a validation loader, or select='last'"):
+    with pytest.raises(EvenlyError, match="needs validation and there is none; give fit a validation loader"):
         trainer(pde, WorstGroupAccuracy(data.validation.groups)).fit(net(), loader(data, pde))
     with pytest.raises(EvenlyError, match="PDE's sets depend on the number of epochs; give epochs="):
         len(PDECallback(groups).sampler)

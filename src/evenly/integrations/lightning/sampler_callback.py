@@ -124,7 +124,7 @@ class SamplerCallback(pl.Callback):
         if total is not None and total != examples:
             raise EvenlyError(
                 f"the sampler of {type(self).__name__} is of {total} examples and the training set has {examples}; "
-                "make it of the groups or indices of this set"
+                "make both of the same examples"
             )
         if loader.drop_last:
             raise EvenlyError("drop_last=True leaves out part of what the sampler says; give drop_last=False")

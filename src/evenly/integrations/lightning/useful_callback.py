@@ -107,11 +107,6 @@ class UsefulCallback(SamplerCallback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        if len(trainer.train_dataloader.dataset) != self.stages.total:
-            raise EvenlyError(
-                f"the training loader has {len(trainer.train_dataloader.dataset)} examples and the data given to "
-                f"UsefulCallback {self.stages.total}; give the same ones without augmentation"
-            )
         if self.selection is None:
             if self._initial is None:
                 self._initial = {key: value.detach().cpu().clone() for key, value in pl_module.state_dict().items()}

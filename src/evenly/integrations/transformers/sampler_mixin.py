@@ -96,8 +96,8 @@ class SamplerMixin:
         values = list(super().set_initial_training_values(args, dataloader))  # type: ignore[misc]
         if len(values) != TRAINING_VALUES:
             raise EvenlyError(
-                f"Trainer of transformers {transformers_version} counts its steps in another way than evenly knows; run: "
-                "pip install 'evenly[transformers]'"
+                f"Trainer of transformers {transformers_version} counts its steps in another way than evenly knows; "
+                "run: pip install 'evenly[transformers]'"
             )
         epochs, max_steps = self._epochs_and_steps()
         values[0], values[3], values[6] = epochs, sum(map(self._length, range(epochs))), max_steps
