@@ -255,9 +255,9 @@ def test_two_processes_see_and_choose_what_one_does(data, two):
         assert (rank["metric"]["mean"], rank["metric"]["weighted"]) == (expected.mean, expected.weighted)
 
 
-def test_one_process_and_four_resume_what_two_began(data, two):
+def test_one_process_two_and_four_resume_what_two_began(data, two):
     worker.in_ddp(two[0], 1, resume=True)
     one = [torch.load(two[0] / "1-0.pt", weights_only=False)]
-    for ranks in (one, under_torchrun(4, two[0], "resume")):
+    for ranks in (one, *(under_torchrun(processes, two[0], "resume") for processes in (2, 4))):
         check_counts(ranks, data, range(2, 5))
         check_methods(ranks, data)
