@@ -1,6 +1,6 @@
 """USEFUL and PDE in transformers' Trainer, on handwritten digits of which most have a bright edge that gives the label.
 
-UsefulTrainer finds the digits without the edge by itself and repeats them. PDETrainer is told the groups, trains on a
+UsefulTrainer finds the digits without the edge by itself and repeats them. PDETrainer is given the groups, trains on a
 balanced set first, and keeps the weights of the best worst group. Trainer takes any module that returns a loss.
 
     pip install 'evenly[transformers]'

@@ -1,4 +1,4 @@
-"""The contract can fail: a method, data set or optimizer that breaks a promise is told which, and what to do."""
+"""The contract can fail: a method, data set or optimizer that breaks a promise: the error names it and the way out."""
 
 from __future__ import annotations
 

@@ -181,10 +181,10 @@ def test_large_numbers_do_not_stop_it(folder, cut, line_of):
 
 def test_a_comparison_logs_every_run_and_tells_its_callback_which(toy_data, tmp_path, has_all, monkeypatch):
     monkeypatch.setattr("evenly.report.pages.write_report", lambda *arguments, **options: None)
-    told = []
+    received = []
     evenly.compare(
         toy_data, model="mlp", methods=["erm", "useful"], seeds=1, epochs=2, device="cpu", out=tmp_path / "c",
-        log="tensorboard", callback=lambda row, plan: told.append((plan.folder_name, row["stage"], row["epoch"])),
+        log="tensorboard", callback=lambda row, plan: received.append((plan.folder_name, row["stage"], row["epoch"])),
     )  # fmt: skip
     runs = sorted((tmp_path / "c/runs").iterdir())
     assert len(runs) == 3
@@ -195,7 +195,7 @@ def test_a_comparison_logs_every_run_and_tells_its_callback_which(toy_data, tmp_
         points = scalars(run)
         rows += [(run.name, stage, epoch) for stage in ("early", "final")
                  for epoch in points.get(f"{stage}/train_loss", ())]  # fmt: skip
-    assert sorted(told) == sorted(rows)
+    assert sorted(received) == sorted(rows)
     assert [logged.added for logged in log_folder(tmp_path / "c", "tensorboard")] == [0, 0, 0]
 
 
