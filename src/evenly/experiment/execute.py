@@ -262,11 +262,11 @@ def _trained(plan: Plan, prepared: Prepared, fit: Fit) -> tuple[Trained, Inferre
     """What the method trained, and the groups that were inferred for it."""
     method, options, data = find(plan.method.name), dict(plan.method.options), prepared.data
     if not uses_inferred(plan.method.name, plan.settings):
-        trained = method(prepared.fresh, data, fit, **options)
-        if not isinstance(trained, Trained):  # one of another package
-            returned = type(trained).__name__
-            raise EvenlyError(f"{method.name} returned a {returned}; a method returns what fit(...) trained")
-        return trained, None
+        returned: Any = method(prepared.fresh, data, fit, **options)
+        if not isinstance(returned, Trained):  # by a method of another package
+            kind = type(returned).__name__
+            raise EvenlyError(f"{method.name} returned a {kind}; a method returns what fit(...) trained")
+        return returned, None
     inferred = infer_groups(prepared.fresh, data, fit, plan.settings.infer)
     for doubt in inferred.doubts(plan.settings.select):
         warnings.warn(doubt, EvenlyWarning, stacklevel=2)
