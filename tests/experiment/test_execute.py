@@ -445,3 +445,10 @@ def test_a_run_keeps_which_examples_it_was_judged_on_where_evenly_divided_them(a
         older = {key: arrays_there[key] for key in arrays_there.files if key != "judged_identities"}
     np.savez(file, **older)
     assert evenly.load(tmp_path / "npz0").correct.identities is None
+
+
+def test_a_method_that_returns_nothing_is_refused(monkeypatch, refused_call):
+    """As one of another package may."""
+    monkeypatch.setattr("evenly.methods.registry.Method.__call__", lambda *_, **__: None)
+    data = (torch.randn(60, 3), torch.arange(60) % 2)
+    refused_call("erm returned a NoneType; a method returns what fit", evenly.train, data, model="mlp", epochs=1)

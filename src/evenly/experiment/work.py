@@ -18,6 +18,7 @@ from evenly.experiment.execute import Show, device_for, device_named, execute, p
 from evenly.experiment.graph import RunNode
 from evenly.experiment.request import Source
 from evenly.integrations.loggers import log_finished
+from evenly.optim.registry import is_local
 from evenly.parallel.graph import Event, Failed, Finished, Shared, failed
 from evenly.parallel.on_ray import Needs
 from evenly.randomness import on_threads
@@ -193,7 +194,7 @@ class RunWork:
 def _check_processes(node: RunNode, run: Run, world: World) -> None:
     """Refuse a run whose optimizer perturbs by each process's part of a batch, where other processes are here now."""
     name, before = node.plan.optimizer.name, run.results.processes
-    if name.startswith("local_") and before != world.size:
+    if is_local(name) and before != world.size:
         raise EvenlyError(
             f"{name} was trained by {before} process{'es' * (before != 1)} in {run.folder}, and by {world.size} it "
             "would be another method; start as many as then, or choose another out"

@@ -42,13 +42,15 @@ class Base:
 class Perturbing:
     """An optimizer that perturbs: how it wraps a base (base, parameters, rho), its passes a step, and what it is.
 
-    `radius` is the factor on a recipe's or default rho, which is SAM's.
+    `radius` is the factor on a recipe's or default rho, which is SAM's. A `local` one perturbs by each process's part
+    of a batch, so that the number of processes is part of the method.
     """
 
     wrap: Callable[[Optimizer, Parameters, float], PerturbedOptimizer]
     passes: int
     summary: str
     radius: float = 1.0
+    local: bool = False
 
 
 def _sgd(params: Parameters, lr: float, momentum: float, weight_decay: float) -> Optimizer:
@@ -104,10 +106,14 @@ PERTURBED = {
     ),
     "lsam": Perturbing(_lsam, 2, "SAM that perturbs the last layer only"),
     "local_sam": Perturbing(
-        partial(_local, SAM), 2, "SAM that perturbs each process's network by its own part of a batch"
+        partial(_local, SAM), 2, "SAM that perturbs each process's network by its own part of a batch", local=True
     ),
     "local_asam": Perturbing(
-        partial(_local, ASAM), 2, "ASAM that perturbs each process's network by its own part of a batch", ADAPTIVE
+        partial(_local, ASAM),
+        2,
+        "ASAM that perturbs each process's network by its own part of a batch",
+        ADAPTIVE,
+        local=True,
     ),
     "random_perturbation": Perturbing(
         _random_perturbation, 1, "the gradient at weights with noise of length rho, one pass a step"
@@ -167,6 +173,12 @@ def rho_factor(name: str) -> float:
     """The factor on a recipe's or default rho, which is SAM's."""
     outer = REGISTRY.usable(_parts(name)[0])
     return outer.radius if isinstance(outer, Perturbing) else 1.0
+
+
+def is_local(name: str) -> bool:
+    """Whether an optimizer perturbs by each process's part of a batch."""
+    outer = REGISTRY.usable(_parts(name)[0])
+    return isinstance(outer, Perturbing) and outer.local
 
 
 def packages_of(name: str) -> str | None:
