@@ -1,22 +1,27 @@
 """Writes docs/claims.md: a row per claim of the papers, with its fidelity, and the verdict that docs/results has.
 
+    python benchmarks/claims.py                  # after a file in docs/results, or a claim that reads one, is new
     evenly reproduce --scale small --jobs 2 --out reproduced
-    python benchmarks/claims.py reproduced       # stores its claims.json in docs/results, and writes the page
+    python benchmarks/claims.py reproduced       # puts its verdicts into docs/results/claims.json as well
 
-Without a folder the page is written from what is stored.
+Claims that only read files of docs/results are judged anew each time: that takes seconds.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from evenly.papers.claims import Claim, all_claims
+from attrs import evolve
+
+from evenly.papers.claims import Claim, Scale, all_claims
+from evenly.papers.nodes import Stored, nodes_in
+from evenly.papers.reproducing import reproduce
 from evenly.report.claim_pages import measured
-from evenly.runs.verdict import CLAIMS, PAPERS, Verdict, read_verdicts
+from evenly.runs.verdict import CLAIMS, PAPERS, Statement, Verdict, read_verdicts, write_verdicts
 
 DOCS = Path(__file__).parents[1] / "docs"
 STORED = DOCS / "results" / CLAIMS
@@ -25,15 +30,20 @@ NUMBERS = 4
 """Measured values that a row has at most; the page of the paper has all of them."""
 
 
-def kinds(claims: Iterable[Claim]) -> str:
+def kinds(statements: Iterable[Statement]) -> str:
     """How many claims have each fidelity: "61 paper, 12 reduced"."""
-    counts = Counter(claim.statement.fidelity.partition(":")[0] for claim in claims)
+    counts = Counter(statement.fidelity.partition(":")[0] for statement in statements)
     return ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+
+
+def stated(claim: Claim, verdict: Verdict | None) -> Statement:
+    """A claim in words, with the fidelity that its verdict has: one whose files are not stored yet is not testable."""
+    return claim.statement if verdict is None else evolve(claim.statement, fidelity=verdict.statement.fidelity)
 
 
 def row(claim: Claim, verdict: Verdict | None) -> str:
     """A row of the table."""
-    statement = claim.statement
+    statement = stated(claim, verdict)
     numbers = []
     if verdict is not None and verdict.judgement is not None:
         for each in verdict.judgement.measurements[:NUMBERS]:
@@ -48,6 +58,7 @@ def row(claim: Claim, verdict: Verdict | None) -> str:
 
 def page(verdicts: dict[str, Verdict]) -> Iterator[str]:
     claims = all_claims()
+    statements = {id: stated(claim, verdicts.get(id)) for id, claim in claims.items()}
     yield "# Every claim of the four papers\n"
     yield (
         "`evenly reproduce` lists these claims, `evenly reproduce CLAIM` runs and judges one, and\n"
@@ -55,24 +66,33 @@ def page(verdicts: dict[str, Verdict]) -> Iterator[str]:
         "to the paper's. Verdicts are those of docs/results/claims.json. `python benchmarks/claims.py` writes\n"
         "this page.\n"
     )
-    yield f"{len(claims)} claims: {kinds(claims.values())}.\n"
+    yield f"{len(claims)} claims: {kinds(statements.values())}.\n"
     for paper, title in PAPERS.items():
         own = [claim for claim in claims.values() if claim.statement.paper == paper]
         yield f"## {title}\n"
-        yield f"{len(own)} claims: {kinds(own)}.\n"
+        yield f"{len(own)} claims: {kinds(statements[claim.id] for claim in own)}.\n"
         yield "| claim | where | what it states | fidelity | verdict | ours |"
         yield "|---|---|---|---|---|---|"
         yield from (row(claim, verdicts.get(claim.id)) for claim in own)
         yield ""
 
 
+def is_cheap(claim: Claim) -> bool:
+    """Whether it cannot be judged, or only reads stored files."""
+    return claim.uses is None or all(isinstance(node, Stored) for node in nodes_in(claim.uses(Scale())))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, help="of evenly reproduce; its verdicts are stored")
     folder = parser.parse_args().folder
-    if folder is not None:
-        shutil.copy(folder / CLAIMS, STORED)
-    PAGE.write_text("\n".join(page(read_verdicts(STORED))))
+    verdicts = read_verdicts(STORED) | (read_verdicts(folder) if folder is not None else {})
+    claims = all_claims()
+    with TemporaryDirectory() as scratch:
+        cheap = [id for id, claim in claims.items() if is_cheap(claim)]
+        verdicts |= {verdict.id: verdict for verdict in reproduce(cheap, out=scratch).verdicts}
+    write_verdicts(STORED.parent, [verdicts[id] for id in claims if id in verdicts])
+    PAGE.write_text("\n".join(page(verdicts)))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
-from evenly.papers.claims import SCALES, all_claims
+from evenly.papers import nodes
+from evenly.papers.claims import SCALES, Scale, all_claims
+from evenly.papers.nodes import Stored, nodes_in, why_not_stored
+from evenly.papers.reproducing import reproduce
 from evenly.runs.verdict import PAPERS, read_verdicts
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -16,19 +20,49 @@ NAMED = re.compile(rf"\b(?:{'|'.join(PAPERS)})/[A-Za-z][\w.,+-]*\w")
 
 
 def test_the_page_has_a_row_for_every_claim_with_its_fidelity() -> None:
-    rows = {id: fidelity for id, _, _, fidelity, _ in ROW.findall((DOCS / "claims.md").read_text())}
-    assert rows == {id: claim.statement.fidelity.replace("|", "/") for id, claim in all_claims().items()}
+    rows = {id: (fidelity, outcome) for id, _, _, fidelity, outcome in ROW.findall((DOCS / "claims.md").read_text())}
+    verdicts = read_verdicts(DOCS / "results" / "claims.json")
+    assert rows == {id: (each.statement.fidelity.replace("|", "/"), each.outcome) for id, each in verdicts.items()}
 
 
-def test_every_claim_has_a_stored_verdict() -> None:
+def test_every_claim_has_a_stored_verdict_with_its_own_words() -> None:
     verdicts = read_verdicts(DOCS / "results" / "claims.json")
     assert list(verdicts) == list(all_claims())
+    for id, claim in all_claims().items():
+        fidelity = verdicts[id].statement.fidelity
+        assert verdicts[id].statement == evolve(claim.statement, fidelity=fidelity), id
+        assert fidelity == claim.statement.fidelity or verdicts[id].judgement is None, id
     assert {verdict.outcome for verdict in verdicts.values()} == {
         "holds",
         "holds in part",
         "does not hold",
         "not testable here",
     }
+
+
+def test_verdicts_on_stored_files_are_those_of_the_files_that_are_here(tmp_path: Path) -> None:
+    """After a new file in docs/results, or a change of a judge, `python benchmarks/claims.py` stores the verdicts."""
+    only_stored = [
+        id
+        for id, claim in all_claims().items()
+        if claim.uses is not None and all(isinstance(node, Stored) for node in nodes_in(claim.uses(Scale())))
+    ]
+    stored = read_verdicts(DOCS / "results" / "claims.json")
+    reproduce(only_stored, out=tmp_path)
+    assert len(only_stored) > 20
+    assert read_verdicts(tmp_path) == {id: stored[id] for id in only_stored}
+
+
+def test_a_claim_may_be_there_before_its_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    waits = Stored("a.json", minutes=3), Stored("b.json", minutes=4), Stored("a.json", minutes=3)
+    monkeypatch.setattr(nodes, "stored_folder", lambda: tmp_path)
+    assert why_not_stored(waits) == "needs about 7 minutes of a GPU: not run yet (a, b)"
+    (tmp_path / "a.json").write_text("{}")
+    assert why_not_stored(waits) == "needs about 4 minutes of a GPU: not run yet (b)"
+    (tmp_path / "b.json").write_text("{}")
+    assert why_not_stored(waits) == ""
+    monkeypatch.setattr(nodes, "stored_folder", lambda: None)
+    assert "from a clone" in why_not_stored(waits)
 
 
 @pytest.mark.parametrize("page", ["findings.md", "audit.md", "groups.md", "stability.md"])

@@ -185,13 +185,13 @@ def test_what_cannot_be_judged_says_why(registry, tmp_path):
     untestable("useful/full", where="Table 2", states="It gains.", why="needs CIFAR-100, which is not here")
     register("useful/gpu", needs=(claims.GPU,))
     register("useful/large", scales=("paper",))
-    register("useful/stored", node=lambda scale: {"draws": [Stored("nothing.json")]})
+    register("useful/stored", node=lambda scale: {"draws": [Stored("nothing.json", minutes=5)]})
     register("useful/data", node=lambda scale: {"draws": [trained("waterbirds")]}, needs=("waterbirds",))
     reasons = {each.id: each.reason for each in reproduce(out=tmp_path, device="cpu").verdicts}
     assert reasons["useful/full"] == "needs CIFAR-100, which is not here"
     assert reasons["useful/gpu"] == "it needs a GPU"
     assert reasons["useful/large"] == "it has no small scale"
-    assert "docs/results/nothing.json is not here" in reasons["useful/stored"]
+    assert reasons["useful/stored"] == "needs about 5 minutes of a GPU: not run yet (nothing)"
     assert "waterbirds" in reasons["useful/data"]
 
 

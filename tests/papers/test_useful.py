@@ -10,7 +10,7 @@ import torch
 import evenly
 from evenly.data import load
 from evenly.papers.claims import Scale, all_claims
-from evenly.papers.nodes import Computation, nodes_in
+from evenly.papers.nodes import Computation, Stored, nodes_in, why_not_stored
 from evenly.papers.useful.selection import gain
 from evenly.theory import cubic, growth, recursion
 
@@ -133,6 +133,8 @@ def cheap():
         if claim.statement.paper == "useful" and claim.uses is not None:
             nodes = list(nodes_in(claim.uses(Scale("small", 1))))
             computations = [node for node in nodes if isinstance(node, Computation)]
+            if why_not_stored(node for node in nodes if isinstance(node, Stored)):
+                continue
             slow = any(node.function.endswith(SLOW) for node in computations)
             if not slow and not any(hasattr(node, "plan") for node in nodes):
                 yield id

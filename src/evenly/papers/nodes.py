@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -79,9 +79,15 @@ class Result:
 
 @frozen
 class Stored:
-    """A file in `docs/results`, measured elsewhere, with the commit and the machine. It is read, never run."""
+    """A file in `docs/results`, measured elsewhere, with the commit and the machine. It is read, never run.
+
+    Args:
+        minutes: about how long making it takes on a GPU (`benchmarks/gpu.py`). A claim may be registered before its
+            files are there, so that its rule is written before anything is measured.
+    """
 
     file: str
+    minutes: int = field(default=0, eq=False)
 
 
 @frozen
@@ -150,6 +156,17 @@ def is_stored(node: Stored) -> bool:
     """Whether a stored file is here."""
     folder = stored_folder()
     return folder is not None and (folder / node.file).exists()
+
+
+def why_not_stored(nodes: Iterable[Stored]) -> str:
+    """Why a claim cannot be judged that reads these files; empty where all of them are here."""
+    absent = [node for node in dict.fromkeys(nodes) if not is_stored(node)]
+    if not absent:
+        return ""
+    if stored_folder() is None:
+        return f"docs/results/{absent[0].file} is not here; run evenly from a clone of its repository"
+    names = ", ".join(node.file.removesuffix(".json") for node in absent)
+    return f"needs about {sum(node.minutes for node in absent)} minutes of a GPU: not run yet ({names})"
 
 
 def read_stored(node: Stored) -> StoredResult:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from evenly.engine.progress import log
 from evenly.errors import EvenlyError, reason_of
@@ -22,10 +22,10 @@ from evenly.papers.nodes import (
     Stored,
     StoredResult,
     filled,
-    is_stored,
     machine,
     nodes_in,
     read_stored,
+    why_not_stored,
 )
 from evenly.parallel.executors import executor_for
 from evenly.parallel.graph import Event, Shared, Walked, walk
@@ -167,16 +167,12 @@ def _asked(
                     continue
                 why = str(error)
             else:
-                absent = [
-                    node.file for node in nodes_in(asked[each.id]) if isinstance(node, Stored) and not is_stored(node)
-                ]
-                if not absent:
+                why = why_not_stored(node for node in nodes_in(asked[each.id]) if isinstance(node, Stored))
+                if not why:
                     continue
                 del asked[each.id]
-                why = f"docs/results/{absent[0]} is not here; run evenly from a clone of its repository"
-        judged[each.id] = Verdict(
-            each.stated(scale.name), scale.name, "not testable here", reason=why, seeds=scale.count
-        )
+        stated = evolve(each.statement, fidelity=f"not testable: {why}")
+        judged[each.id] = Verdict(stated, scale.name, "not testable here", reason=why, seeds=scale.count)
     return asked, judged, failures
 
 
