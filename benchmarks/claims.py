@@ -1,7 +1,7 @@
 """Writes docs/claims.md: a row per claim of the papers, with its fidelity, and the verdict that docs/results has.
 
     python benchmarks/claims.py                  # after a file in docs/results, or a claim that reads one, is new
-    evenly reproduce --scale small --jobs 2 --out reproduced
+    evenly reproduce --scale small --out reproduced
     python benchmarks/claims.py reproduced       # puts its verdicts into docs/results/claims.json as well
 
 Claims that only read files of docs/results are judged anew each time: that takes seconds.
@@ -62,7 +62,7 @@ def page(verdicts: dict[str, Verdict]) -> Iterator[str]:
     yield "# Every claim of the four papers\n"
     yield (
         "`evenly reproduce` lists these claims, `evenly reproduce CLAIM` runs and judges one, and\n"
-        "`evenly reproduce --scale small --jobs 2` all that two cores can run. Fidelity says how close the setting is\n"
+        "`evenly reproduce --scale small` all that two cores can run. Fidelity says how close the setting is\n"
         "to the paper's. Verdicts are those of docs/results/claims.json. `python benchmarks/claims.py` writes\n"
         "this page.\n"
     )

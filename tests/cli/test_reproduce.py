@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from evenly.papers import claims
+from evenly.papers import claims, reproducing
 from evenly.papers.claims import claim, untestable
 from evenly.papers.nodes import computed
+from evenly.papers.reproducing import Reproduction
+from evenly.parallel import processes
 from evenly.runs.verdict import Check, Judgement, measurement
 
 
@@ -21,6 +23,7 @@ def registry(monkeypatch):
     """Two claims of our own, one of which cannot be judged."""
     monkeypatch.setattr(claims, "_REGISTERED", {})
     monkeypatch.setattr(claims, "import_module", lambda name: None)
+    monkeypatch.setattr(processes, "cores", lambda: 1)  # other processes could not import this file
     least = {"value": 0}
 
     @claim(
@@ -65,3 +68,14 @@ def test_the_exit_code_is_1_where_a_claim_does_not_hold_any_more(registry, evenl
 def test_a_wrong_name_is_one_line(registry, refused, tmp_path):
     refused("reproduce useful/men", "no claim or paper is called 'useful/men'; did you mean 'useful/mean'?")
     assert not (tmp_path / "reproduced").exists()
+
+
+@pytest.mark.parametrize(("options", "jobs"), [([], 3), (["--jobs", "2"], 2), (["--engine", "ray"], None)])
+def test_all_cores_are_used_unless_the_user_says_how_many(registry, evenly, monkeypatch, options, jobs):
+    given = {}
+    monkeypatch.setattr(processes, "cores", lambda: 3)
+    monkeypatch.setattr(
+        reproducing, "reproduce", lambda *claims, **settings: given.update(settings) or Reproduction(())
+    )
+    assert evenly("reproduce", "useful", *options)[0] == 0
+    assert given.get("jobs") == jobs

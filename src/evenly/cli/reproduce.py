@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from evenly.runs.verdict import Verdict
 
 OUT = Path("reproduced")
+MOST_JOBS = 4
+"""Processes that are started without being asked for."""
 
 
-@takes((Execution, ("device", "jobs", "engine", "address", "retry")))
+@takes((Execution, ("device", "engine", "address", "retry")))
 def reproduce(
     claims: Annotated[
         list[str] | None,
@@ -50,6 +52,15 @@ def reproduce(
             help="A claims.json to compare with. [default: the one in the folder]", metavar="FILE", show_default=False
         ),
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Processes that share the work; verdicts do not depend on it. [default: one for each core, at most "
+            f"{MOST_JOBS}; one on a GPU]",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
     out: Out = None,
     as_json: Json = False,
     **settings: Any,
@@ -62,19 +73,25 @@ def reproduce(
     Examples:
       evenly reproduce
       evenly reproduce useful/fig2ab
-      evenly reproduce pde --jobs 2
-      evenly reproduce --scale small --jobs 2
+      evenly reproduce pde --seeds 3
+      evenly reproduce --scale small
     """  # fmt: skip
     folder = out or OUT
     if not claims and scale is None:
-        if settings or seeds is not None or against is not None:
+        if settings or seeds is not None or against is not None or jobs is not None:
             raise EvenlyError(
                 "no CLAIM and no --scale is given, so that nothing would run; name a claim, or --scale small"
             )
         _list(folder, as_json)
         return
+    from evenly.experiment.execute import device_for
     from evenly.papers.reproducing import reproduce as run_claims
+    from evenly.parallel.processes import cores
 
+    if jobs is not None:
+        settings["jobs"] = jobs
+    elif "engine" not in settings and device_for(Execution(**settings)).type == "cpu":
+        settings["jobs"] = min(MOST_JOBS, cores())  # a computation of a claim has one thread
     outcome = run_claims(claims or (), scale=scale or "small", seeds=seeds, out=folder, against=against, **settings)
     if as_json:
         print(json.dumps(outcome.to_dict(), indent=2))
@@ -104,7 +121,7 @@ def _list(folder: Path, as_json: bool) -> None:
         print(json.dumps(claims, indent=2))
         return
     print("\n".join(_lines(verdicts)))
-    print("Next: evenly reproduce CLAIM, or evenly reproduce --scale small --jobs 2 for all")
+    print("Next: evenly reproduce CLAIM, or evenly reproduce --scale small for all")
 
 
 def _lines(verdicts: Iterable[Verdict]) -> Iterator[str]:
