@@ -11,5 +11,7 @@ from evenly.papers.useful import noise as noise
 from evenly.papers.useful import figures as figures
 from evenly.papers.useful import selection as selection
 from evenly.papers.useful import images as images
-from evenly.papers.useful import ablations as ablations
+from evenly.papers.useful import comparisons as comparisons
+from evenly.papers.useful import sweeps as sweeps
+from evenly.papers.useful import forgetting as forgetting
 from evenly.papers.useful import recipes as recipes
