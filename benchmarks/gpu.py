@@ -1,27 +1,34 @@
 """Units of work for a GPU that is at hand for minutes at a time: one arm on its seeds, side by side, in parts.
 
-    EVENLY_DATA=... python benchmarks/gpu.py sgd-200 --out runs/sgd-200 --commit $(git rev-parse HEAD)
-    python benchmarks/gpu.py sgd-200 --out /tmp/trial --trial 40 --epochs 2 --record-at 2
+    python benchmarks/gpu.py queue
+    EVENLY_DATA=... python benchmarks/gpu.py next --out runs/gpu --home results --commit $(git rev-parse HEAD)
+    EVENLY_DATA=... python benchmarks/gpu.py sam-200 --out runs/sam-200 --commit $(git rev-parse HEAD)
+    python benchmarks/gpu.py sgd-200 --out /tmp/trial --trial 40 --epochs 9
     python benchmarks/gpu.py page docs/results/cifar10-sgd-200.json
 
-A unit trains for `--seconds` at most and then stops. The same command goes on from the checkpoints in `--out`; its exit
-code is 0 once every seed is done and 3 while there is more to do. After each part, `--home` (`--out`/home) holds what
-is worth keeping and small: a JSON file of results, metrics and recorded values, and for each seed an npz file with the
-forgetting score of every training example. Weights are left in `--out`. `--trial` replaces the data by that many random
-images. `page` writes the page that belongs to a JSON file, beside it.
+`queue` lists the units that claims of the papers wait for. `next` runs them one after the other. A part takes
+`--seconds` at most. The same command goes on from the checkpoints in `--out`; its exit code is 0 once all is done and 3
+while there is more to do. After each part `--home` holds a JSON file for each unit, with results, metrics and recorded
+values. Weights are left in `--out`. To make use of a file, copy it into docs/results, write its `page`, and run
+`python benchmarks/claims.py`: the claims that waited for it are then judged. `--trial` trains a small network on that
+many random images.
 
 Measured on one NVIDIA H200 with three seeds side by side: `sgd-200` took 11 minutes in two parts, `useful-8` 14 and
-`useful-4` and `random`, which follow no forgetting, 11 and 10.5. `sam-200` has twice the gradients of `sgd-200`.
+`useful-4` and `random`, which follow no forgetting, 11 and 10.5. Minutes of the others are estimates from these.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean, stdev
@@ -29,6 +36,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_units import COMMANDS, QUEUE, UNITS, Command, Unit
 from torch import nn
 
 import evenly
@@ -37,99 +45,17 @@ from evenly.engine.batches import Batches
 from evenly.engine.evaluation import outputs_of
 from evenly.engine.losses import predictions
 from evenly.engine.side_by_side import side_by_side
+from evenly.papers.claims import Scale, all_claims
+from evenly.papers.nodes import Stored, is_stored, nodes_in
 from evenly.runs.folder import read_results
 
 PER_CLASS, TOP, TRAINING_IMAGES = 100, 5, 50_000
 MORE_TO_DO = 3
-
-
-@dataclass(frozen=True)
-class Unit:
-    """One arm on its seeds, and what was published of it.
-
-    Attributes:
-        options: of the method, and a budget in example-gradients.
-        record_at: epochs at which eigenvalues (10 to 20 s for each seed) and the l1 norm are recorded.
-        forgetting: whether every training example is evaluated after each epoch.
-        test_error: published, in percent, with its standard deviation.
-        lambda_max, ratio: published lambda_max and lambda_max / lambda_5 at the end.
-    """
-
-    page: str
-    title: str
-    data: str
-    model: str
-    method: str
-    optimizer: str
-    test_error: tuple[float, float] | None = None
-    lambda_max: float | None = None
-    ratio: float | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    seeds: tuple[int, ...] = (0, 1, 2)
-    epochs: int = 200
-    record_at: tuple[int, ...] = (200,)
-    forgetting: bool = True
-
-
-UNITS = {
-    "sgd-200": Unit(
-        "cifar10-sgd-200",
-        "CIFAR-10: plain SGD for the paper's 200 epochs",
-        "cifar10",
-        "preact_resnet18",
-        "erm",
-        "sgd",
-        test_error=(5.07, 0.04),
-        lambda_max=53.8,
-        ratio=3.8,
-    ),
-    "useful-8": Unit(
-        "cifar10-useful-8",
-        "CIFAR-10: USEFUL, separated after the paper's 8 epochs",
-        "cifar10",
-        "preact_resnet18",
-        "useful",
-        "sgd",
-        test_error=(4.79, 0.05),
-        lambda_max=41.8,
-        ratio=1.5,
-        options={"separating_epoch": 8},
-    ),
-    "useful-4": Unit(
-        "cifar10-useful-4",
-        "CIFAR-10: USEFUL, separated after the 4 epochs of its rule",
-        "cifar10",
-        "preact_resnet18",
-        "useful",
-        "sgd",
-        options={"separating_epoch": 4},
-        record_at=(),
-        forgetting=False,
-    ),
-    "random": Unit(
-        "cifar10-random",
-        "CIFAR-10: random upsampling, as many images and as many example-gradients as USEFUL separated after 8 epochs",
-        "cifar10",
-        "preact_resnet18",
-        "random_upsample",
-        "sgd",
-        options={"count": 13_480, "budget": 13_113_000.0},
-        record_at=(),
-        forgetting=False,
-    ),
-    "sam-200": Unit(
-        "cifar10-sam-200",
-        "CIFAR-10: SAM for the paper's 200 epochs",
-        "cifar10",
-        "preact_resnet18",
-        "erm",
-        "sam",
-        test_error=(4.23, 0.08),
-        lambda_max=12.4,
-        ratio=2.4,
-    ),
-}
-"""Published values: Nguyen et al. 2024, Tables 1 to 3. SAM's rho is that of the network's recipe, 0.1."""
+STOPPING = 20.0
+"""Seconds in which an interrupted script may end."""
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+WEIGHTS = Path(os.environ.get("EVENLY_DATA", ".")) / "weights" / "mobilenet_v2-b0353104.npz"
+NETWORKS = {"preact_resnet18": "Pre-activation ResNet-18", "vgg19": "VGG-19"}
 
 
 class PartOverError(Exception):
@@ -186,8 +112,7 @@ class Spectrum:
 def train(unit: Unit, seed: int, args: argparse.Namespace, device: torch.device, until: float) -> None:
     data = images(unit.data, seed, args.trial)
     run = args.out / f"seed{seed}"
-    if unit.forgetting:
-        data.observe = Answers(data, device, unit.epochs, run)
+    data.observe = Answers(data, device, unit.epochs, run) if unit.forgetting else None
     record = {"spectrum": Spectrum(data.train, seed), "l1": True, "epochs": list(unit.record_at)}
 
     def progress(share: float, note: str) -> None:
@@ -197,9 +122,23 @@ def train(unit: Unit, seed: int, args: argparse.Namespace, device: torch.device,
             raise PartOverError
 
     evenly.train(
-        data=data, model=unit.model, method=unit.method, optimizer=unit.optimizer, seed=seed, epochs=unit.epochs,
-        out=run, device=str(device), progress=progress, record=record if unit.record_at else None, **unit.options,
+        data=data, model="convnet" if args.trial else unit.model, method=unit.method, optimizer=unit.optimizer,
+        seed=seed, epochs=unit.epochs, out=run, device=str(device), progress=progress,
+        record=record if unit.record_at else None, **unit.options, **equal_cost(unit.control_of, seed, args),
     )  # fmt: skip
+
+
+def equal_cost(name: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """What a control takes over from the unit that it is of: count, factor and budget."""
+    if not name:
+        return {}
+    file = f"{UNITS[name].page}.json"
+    of_queue, stored = args.out.parent / name / "home" / file, args.results / file
+    if not (of_queue.exists() or stored.exists()):
+        raise SystemExit(f"{stored} is not there; run {name} first")
+    rows = json.loads((of_queue if of_queue.exists() else stored).read_text())["rows"]
+    of_seed = next(row["results"] for row in rows if row["seed"] == seed)
+    return {"count": of_seed["chosen"], "factor": of_seed["factor"], "budget": of_seed["cost"]}
 
 
 @cache
@@ -233,9 +172,7 @@ def run(unit: Unit, args: argparse.Namespace) -> bool:
 
 def bring_home(unit: Unit, args: argparse.Namespace, device: torch.device) -> None:
     """Write what is there so far of every seed."""
-    home = args.home or args.out / "home"
-    home.mkdir(parents=True, exist_ok=True)
-    rows, settings, due = [], {}, "".join(f" {epoch}" for epoch in unit.record_at)
+    rows, settings = [], {}
     for seed in unit.seeds:
         run = args.out / f"seed{seed}"
         metrics = read_metrics(run / "metrics.jsonl")
@@ -250,9 +187,7 @@ def bring_home(unit: Unit, args: argparse.Namespace, device: torch.device) -> No
             "train_loss": [row["train_loss"] for row in metrics],
         }
         if unit.forgetting:
-            kept, scores = forgetting_row(metrics, np.load(answers_file(run)))
-            row |= kept
-            np.savez_compressed(home / f"forgetting-seed{seed}.npz", scores=scores)
+            row |= forgetting_row(metrics, np.load(answers_file(run)))
         if (run / "results.json").exists():
             results = read_results(run)
             row |= {
@@ -263,15 +198,17 @@ def bring_home(unit: Unit, args: argparse.Namespace, device: torch.device) -> No
         rows.append(row)
     measured = {
         "unit": args.unit, "commit": args.commit,
-        "command": f"python benchmarks/gpu.py {args.unit} --out FOLDER --record-at{due}",
+        "command": f"python benchmarks/gpu.py {args.unit} --out FOLDER",
         "machine": torch.cuda.get_device_name() if device.type == "cuda" else "CPU", "torch": torch.__version__,
         "settings": settings, "record_at": unit.record_at, "rows": rows,
     }  # fmt: skip
-    (home / f"{unit.page}.json").write_text(json.dumps(measured, indent=1) + "\n")
+    for home in filter(None, (args.out / "home", args.home)):
+        home.mkdir(parents=True, exist_ok=True)
+        (home / f"{unit.page}.json").write_text(json.dumps(measured, indent=1) + "\n")
 
 
-def forgetting_row(metrics: list[dict[str, Any]], answers: Any) -> tuple[dict[str, Any], Any]:
-    """(what is kept of forgetting, every training example's score, infinite where it never was right)."""
+def forgetting_row(metrics: list[dict[str, Any]], answers: Any) -> dict[str, Any]:
+    """What is kept of forgetting. The score of an example that never was right is infinite."""
     history = answers[: len(metrics)]
     scores = evenly.forgetting_scores(history).numpy()
     times = scores[np.isfinite(scores)].astype(int)
@@ -282,14 +219,13 @@ def forgetting_row(metrics: list[dict[str, Any]], answers: Any) -> tuple[dict[st
         forgotten = float(so_far[so_far.isfinite()].mean())
         never = int(so_far.isinf().sum())
         recorded.append({"epoch": row["epoch"], **values, "mean_forgetting": forgotten, "never_right": never})
-    kept = {
+    return {
         "mean_forgetting": float(times.mean()),
         "never_right": int(np.isinf(scores).sum()),
         "forgotten_times": {str(k): int(n) for k, n in enumerate(np.bincount(times)) if n},
         "recorded": recorded,
         **{name: [row[name] for row in metrics] for name in ("train_accuracy", "right")},
     }
-    return kept, scores
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
@@ -332,13 +268,13 @@ def _lines(measured: dict[str, Any]) -> list[str]:
         ours["forgotten 20 times or more, %"] = ([_forgotten_share(row, 20) for row in rows], drawn, 1)
     lines = [
         f"# {unit.title}", "",
-        f"Pre-activation ResNet-18, {unit.method}{options}, {settings['epochs']} epochs, seeds {seeds}, "
+        f"{NETWORKS[unit.model]}, {unit.method}{options}, {settings['epochs']} epochs, seeds {seeds}, "
         f"batch {settings['batch_size']}, learning rate {settings['lr']} divided by 10 at half and three quarters, "
         f"momentum {settings['momentum']}, weight decay {settings['weight_decay']}, zero padding of 4, crop and flip, "
         f"bf16. The last epoch's weights; the test set selected nothing. {measured['machine']}, "
         f"torch {measured['torch']}, commit `{measured['commit'][:12]}`.", "",
         "| at the end | mean ± standard deviation over seeds (each seed) | paper (Tables 1 and 2) |", "|---|---|---|",
-        *(f"| {name} | {_mean_sd(values, digits)} | {paper} |" for name, (values, paper, digits) in ours.items()), "",
+        *(f"| {name} | {mean_sd(values, digits)} | {paper} |" for name, (values, paper, digits) in ours.items()), "",
     ]  # fmt: skip
     columns = {"train_loss": "training loss, augmented", "right": "training accuracy, not augmented, %"}
     columns = {name: title for name, title in columns.items() if name in rows[0]}
@@ -375,33 +311,115 @@ def _forgotten_share(row: dict[str, Any], low: int, high: int | None = None) -> 
     return 100 * chosen / (sum(counts.values()) + int(row["never_right"]))
 
 
-def _mean_sd(values: Sequence[float], digits: int) -> str:
+def mean_sd(values: Sequence[float], digits: int) -> str:
     each = ", ".join(f"{value:.{digits}f}" for value in values)
     return f"{mean(values):.{digits}f} ± {stdev(values):.{digits}f} ({each})"
 
 
+def run_command(command: Command, args: argparse.Namespace) -> bool:
+    """Run a unit of another script until it is done or the part's time is over; whether it is done."""
+    script, *arguments = shlex.split(command.line.format(weights=args.weights))
+    home = args.home or args.out / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    line = [sys.executable, str(Path(__file__).with_name(script)), *arguments, "--out", str(args.out)]
+    line += [command.home, str(home), "--commit", args.commit, "--device", args.device]
+    line += ["--trial", str(args.trial), "--epochs", str(args.epochs)] if args.trial else []
+    process = subprocess.Popen(line)
+    try:
+        code = process.wait(max(args.started + args.seconds - time.monotonic(), 1))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(STOPPING)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        return False
+    if code not in (0, MORE_TO_DO):
+        sys.exit(code)
+    return code == 0
+
+
+def run_named(name: str, args: argparse.Namespace) -> bool:
+    """Run a unit; whether it is done."""
+    if name in COMMANDS:
+        return run_command(COMMANDS[name], args)
+    unit = UNITS[name]
+    epochs = args.epochs or unit.epochs
+    at = tuple(args.record_at) if args.record_at is not None else tuple(min(at, epochs) for at in unit.record_at)
+    return run(replace(unit, epochs=epochs, record_at=at), args)
+
+
+def run_queue(args: argparse.Namespace) -> bool:
+    """Run the units whose files are not in docs/results, one after the other; whether all are done."""
+    out = args.out
+    for name in QUEUE:
+        done = out / name / "done"
+        if done.exists() or (args.results / f"{page_of(name)}.json").exists():
+            continue
+        if time.monotonic() > args.started + args.seconds:
+            return False
+        print(f"{time.monotonic() - args.started:5.0f} s  {name}", flush=True)
+        unit = argparse.Namespace(**vars(args) | {"out": out / name, "unit": name})
+        if not run_named(name, unit):
+            return False
+        done.touch()
+    return True
+
+
+def page_of(name: str) -> str:
+    """The name of a unit's file in docs/results, without the suffix."""
+    return COMMANDS[name].page if name in COMMANDS else UNITS[name].page
+
+
+def waiting() -> dict[str, tuple[int, list[str]]]:
+    """Files that claims wait for, without the suffix: minutes of a GPU, and those claims."""
+    files: dict[str, tuple[int, list[str]]] = {}
+    for id, claim in all_claims().items():
+        for node in nodes_in(claim.uses(Scale())) if claim.uses is not None else ():
+            if isinstance(node, Stored) and not is_stored(node):
+                _, claims = files.setdefault(node.file.removesuffix(".json"), (node.minutes, []))
+                claims.append(id)
+    return files
+
+
+def print_queue() -> None:
+    """The units that claims wait for, in the order of the queue."""
+    files = waiting()
+    for name in QUEUE:
+        if page_of(name) in files:
+            minutes, claims = files[page_of(name)]
+            print(f"{name:<20} {minutes:>4} min  {', '.join(dict.fromkeys(claims))}")
+    print(f"{sum(minutes for minutes, _ in files.values()):>25} min in all")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="unit", required=True)
-    for name, unit in UNITS.items():
-        verb = verbs.add_parser(name, help=unit.title)
+    verbs = parser.add_subparsers(dest="unit", required=True, metavar="UNIT")
+    titles = {name: unit.title for name, unit in UNITS.items()}
+    titles |= {name: command.line for name, command in COMMANDS.items()}
+    for name, title in ({"next": "run the queue, each unit in a folder of its own"} | titles).items():
+        verb = verbs.add_parser(name, help=title)
         verb.add_argument("--out", type=Path, required=True, help="run folders; the same command goes on from them")
         verb.add_argument("--home", type=Path, help="where results are put after each part, without weights")
+        verb.add_argument("--results", type=Path, default=RESULTS, help="results that are there already")
+        verb.add_argument("--weights", type=Path, default=WEIGHTS, help="ImageNet's weights of a MobileNetV2")
         verb.add_argument("--commit", default="unknown")
         verb.add_argument("--seconds", type=float, default=570, help="of one part")
         verb.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-        verb.add_argument("--epochs", type=int, default=unit.epochs)
-        verb.add_argument("--record-at", type=int, nargs="*", default=unit.record_at, metavar="EPOCH")
+        verb.add_argument("--epochs", type=int, help="instead of the unit's")
+        verb.add_argument("--record-at", type=int, nargs="*", metavar="EPOCH", help="instead of the unit's")
         verb.add_argument("--print-every", type=int, default=10, metavar="EPOCHS")
-        verb.add_argument("--trial", type=int, metavar="N", help="train on N random images instead")
+        verb.add_argument("--trial", type=int, metavar="N", help="train a small network on N random images instead")
+    verbs.add_parser("queue", help="list the units that claims wait for")
     verbs.add_parser("page", help="write the page of a JSON file").add_argument("file", type=Path)
     args = parser.parse_args()
     args.started = time.monotonic()
     if args.unit == "page":
         _page(args.file)
-        return
-    unit = replace(UNITS[args.unit], epochs=args.epochs, record_at=tuple(args.record_at))
-    sys.exit(0 if run(unit, args) else MORE_TO_DO)
+    elif args.unit == "queue":
+        print_queue()
+    else:
+        sys.exit(0 if (run_queue(args) if args.unit == "next" else run_named(args.unit, args)) else MORE_TO_DO)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ from statistics import mean
 from typing import Any
 
 import torch
-from gpu import MORE_TO_DO, TRAINING_IMAGES, PartOverError, Unit, _mean_sd, read_metrics, train
+from gpu import MORE_TO_DO, TRAINING_IMAGES, PartOverError, mean_sd, read_metrics, train
+from gpu_units import Unit
 
 from evenly.engine.side_by_side import side_by_side
 from evenly.errors import EvenlyError
@@ -167,10 +168,7 @@ def train_arm(arm: Arm, seed: int, args: argparse.Namespace, device: torch.devic
             return
         results = read_results(of)
         options |= {"count": results.chosen, "factor": results.factor, "budget": results.cost}
-    unit = Unit(
-        "", "", "cifar10", "mlp_512", arm.method, arm.optimizer, options=options, epochs=args.epochs, record_at=(),
-        forgetting=False,
-    )  # fmt: skip
+    unit = Unit("", "", arm.method, arm.optimizer, model="mlp_512", options=options, epochs=args.epochs)
     try:
         train(unit, seed, argparse.Namespace(**vars(args) | {"out": out}), device, until)
     except EvenlyError as error:
@@ -233,6 +231,7 @@ def _page(file: Path) -> None:
 
 def _lines(measured: dict[str, Any]) -> list[str]:
     series, settings = SERIES[measured["series"]], measured["settings"]
+    note = f" {measured['note']}" if "note" in measured else ""
     beside = f" Beside it: {series.beside}." if series.beside else ""
     lines = [
         f"# {series.title}", "",
@@ -241,7 +240,7 @@ def _lines(measured: dict[str, Any]) -> list[str]:
         f"{settings['momentum']}, weight decay {settings['weight_decay']}, SAM's rho {settings['rho']}, zero padding "
         "of 4, crop and flip, bf16. The last epoch's weights; the test set selected nothing. A control repeats as "
         f"many random images as its arm, at its arm's whole cost. {measured['machine']}, torch {measured['torch']}, "
-        f"commit `{measured['commit'][:12]}`.{beside}", "",
+        f"commit `{measured['commit'][:12]}`.{note}{beside}", "",
         "| arm | options | test error, %, mean ± standard deviation over seeds (each seed) | cost, as a multiple of "
         "SGD's | images repeated, % | training loss after 8 epochs | at the end |",
         "|---|---|---|---|---|---|---|",
@@ -259,7 +258,7 @@ def _lines(measured: dict[str, Any]) -> list[str]:
         repeated = [row["results"]["chosen"] for row in rows]
         cells = (
             name, options,
-            (_mean_sd(errors, 2) if len(errors) > 1 else f"{errors[0]:.2f}") + failed,
+            (mean_sd(errors, 2) if len(errors) > 1 else f"{errors[0]:.2f}") + failed,
             f"{mean(row['cost_multiple'] for row in rows):.2f}",
             "" if None in repeated else f"{100 * mean(repeated) / TRAINING_IMAGES:.1f}",
             f"{mean(loss[min(8, len(loss)) - 1] for loss in losses):.3f}", f"{mean(loss[-1] for loss in losses):.3f}",

@@ -36,6 +36,7 @@ def is_lower(id: str, where: str, states: str, higher: Arm, less: Arm, *choices:
 
     @claim(
         id,
+        revised="USEFUL's own numbers had been read before the rule was written." if less.file == USEFUL else "",
         where=where,
         states=states,
         rule=f"{SEEDS_RULE}: the test error of {less.name} is below that of {higher.name}. Side points: on every seed"

@@ -1,0 +1,121 @@
+"""Claims that wait for a GPU: a unit makes every file that they wait for, and they can be judged from it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evenly.papers import nodes
+from evenly.papers.claims import Scale, all_claims
+from evenly.papers.nodes import Stored, is_stored, nodes_in
+from evenly.papers.reproducing import reproduce
+from evenly.runs.verdict import Verdict
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch):
+    """The module benchmarks/gpu.py."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import gpu
+
+    return gpu
+
+
+def waiting() -> dict[str, list[Stored]]:
+    """Claims that wait for files, with these."""
+    files = {
+        id: [node for node in nodes_in(claim.uses(Scale())) if isinstance(node, Stored) and not is_stored(node)]
+        for id, claim in all_claims().items()
+        if claim.uses is not None
+    }
+    return {id: absent for id, absent in files.items() if absent}
+
+
+def readers(start: str) -> dict[str, set[str]]:
+    """Claims that only read stored files, at least one of whose names starts so, with all those files."""
+    uses = {id: list(nodes_in(claim.uses(Scale()))) for id, claim in all_claims().items() if claim.uses is not None}
+    stored = {id: found for id, found in uses.items() if all(isinstance(node, Stored) for node in found)}
+    files = {id: {node.file for node in found} for id, found in stored.items()}
+    return {id: names for id, names in files.items() if any(name.startswith(start) for name in names)}
+
+
+def judged(ids: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, out: Path) -> dict[str, Verdict]:
+    """Verdicts where the files are in a folder beside those of docs/results."""
+    for file in RESULTS.glob("*.json"):
+        if not (folder / file.name).exists():
+            (folder / file.name).symlink_to(file)
+    monkeypatch.setattr(nodes, "stored_folder", lambda: folder)
+    outcome = reproduce(ids, out=out)
+    assert not outcome.failures
+    return {verdict.id: verdict for verdict in outcome.verdicts}
+
+
+def test_every_file_that_a_claim_waits_for_has_a_unit_and_minutes(gpu) -> None:
+    made = {gpu.page_of(name): name for name in gpu.QUEUE}
+    for id, absent in waiting().items():
+        for node in absent:
+            assert node.file.removesuffix(".json") in made, id
+            assert 0 < node.minutes <= 25, id
+    needed = set(gpu.waiting())
+    for page, name in made.items():
+        assert page in needed or (RESULTS / f"{page}.json").exists(), f"no claim needs {name}"
+
+
+def test_every_claim_on_cifar10_can_be_judged_from_such_files(gpu, monkeypatch, tmp_path) -> None:
+    """Files of other arms stand in for those that are not there yet."""
+    from gpu_mlp import SERIES
+
+    mlp = json.loads((RESULTS / "cifar10-mlp.json").read_text())
+    for series in SERIES.values():
+        arms = {arm.name: mlp["arms"]["useful"] for arm in series.arms}
+        (tmp_path / f"{series.page}.json").write_text(json.dumps(mlp | {"arms": arms}))
+    for unit in gpu.UNITS.values():
+        (tmp_path / f"{unit.page}.json").write_text((RESULTS / "cifar10-useful-8.json").read_text())
+    verdicts = judged(list(readers("cifar10-")), tmp_path, monkeypatch, tmp_path / "claims")
+    assert len(verdicts) > 30
+    for id, verdict in verdicts.items():
+        assert verdict.judgement is not None, id
+        if id.startswith(("useful/table", "useful/fig3", "useful/fig4", "useful/fig5", "useful/fig7", "useful/fig10")):
+            assert verdict.outcome == "does not hold" or "half" in id, id  # equal arms are not lower
+
+
+def trial(gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: str) -> int:
+    line = ["gpu.py", *arguments, "--out", str(tmp_path / "out"), "--home", str(tmp_path), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", line)
+    with pytest.raises(SystemExit) as stopped:
+        gpu.main()
+    return stopped.value.code
+
+
+def test_a_unit_is_stopped_goes_on_and_its_claims_are_judged(gpu, monkeypatch, tmp_path) -> None:
+    short = ("sam-200", "--trial", "20", "--epochs", "2")
+    assert trial(gpu, monkeypatch, tmp_path, *short, "--seconds", "0") == gpu.MORE_TO_DO
+    assert trial(gpu, monkeypatch, tmp_path, *short) == 0
+    file = json.loads((tmp_path / "cifar10-sam-200.json").read_text())
+    assert [row["epochs"] for row in file["rows"]] == [2, 2, 2]
+    there = {"cifar10-sam-200.json", "cifar10-sgd-200.json", "cifar10-useful-8.json"}
+    ids = [id for id, files in readers("cifar10-sam-200").items() if files <= there]
+    assert "useful/table1-sam" in ids
+    verdicts = judged(ids, tmp_path, monkeypatch, tmp_path / "claims")
+    assert all(verdict.judgement is not None for verdict in verdicts.values())
+
+
+def test_a_control_has_the_cost_of_its_arm_seed_by_seed(gpu, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(gpu, "QUEUE", ("sam-useful", "sam-random"))
+    early = replace(gpu.UNITS["sam-useful"], options={"separating_epoch": 1}, record_at=())
+    monkeypatch.setitem(gpu.UNITS, "sam-useful", early)
+    nothing = ("--results", str(tmp_path / "none"))
+    assert trial(gpu, monkeypatch, tmp_path, "next", "--trial", "20", "--epochs", "2", *nothing) == 0
+    arm, control = (
+        json.loads((tmp_path / f"cifar10-{name}.json").read_text())["rows"] for name in ("sam-useful", "sam-random")
+    )
+    for row, own in zip(arm, control, strict=True):
+        assert own["results"]["chosen"] == row["results"]["chosen"]
+        assert own["results"]["cost"] == pytest.approx(row["results"]["cost"], rel=0.2)
