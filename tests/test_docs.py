@@ -96,9 +96,13 @@ def test_the_page_of_cifar10_follows_from_what_was_measured(monkeypatch):
     assert table.summary == summarise(table.rows)
 
 
-@pytest.mark.parametrize("unit", ["sgd-200", "useful-8", "useful-4"])
-def test_the_pages_of_200_epochs_follow_from_what_was_measured(unit, tmp_path, monkeypatch):
-    file = PAGES / f"results/cifar10-{unit}.json"
+def stored(key):
+    """Files in docs/results that have such a key."""
+    return sorted(file for file in (PAGES / "results").glob("*.json") if key in json.loads(file.read_text()))
+
+
+@pytest.mark.parametrize("file", stored("unit"), ids=lambda file: file.stem)
+def test_the_pages_of_200_epochs_follow_from_what_was_measured(file, tmp_path, monkeypatch):
     (tmp_path / file.name).write_text(file.read_text())
     benchmark("gpu", monkeypatch)._page(tmp_path / file.name)
     assert (tmp_path / file.with_suffix(".md").name).read_text() == file.with_suffix(".md").read_text()
@@ -114,7 +118,22 @@ def test_the_pages_of_200_epochs_follow_from_what_was_measured(unit, tmp_path, m
         assert row["mean_forgetting"] == pytest.approx(forgotten / sum(counts.values()))
         assert row["right"][-1] == splits["train"].accuracy
     errors = f"{mean(row['test_error'] for row in rows):.2f} ± {stdev(row['test_error'] for row in rows):.2f}"
-    assert f"(results/{file.stem}.md) | {errors} |" in (PAGES / "images.md").read_text()
+    text = (PAGES / "images.md").read_text()
+    assert f"(results/{file.stem}.md) | {errors} |" in text or f"results/{file.stem}.md" not in text
+
+
+def test_the_pages_of_the_mlp_follow_from_what_was_measured(tmp_path, monkeypatch):
+    for file in stored("series"):
+        (tmp_path / file.name).write_text(file.read_text())
+        benchmark("gpu_mlp", monkeypatch)._page(tmp_path / file.name)
+        assert (tmp_path / file.with_suffix(".md").name).read_text() == file.with_suffix(".md").read_text()
+    arms = json.loads((PAGES / "results" / "cifar10-mlp.json").read_text())["arms"]
+    text = (PAGES / "images.md").read_text()
+    for arm in arms.values():
+        errors = [row["test_error"] for row in arm["rows"]]
+        assert (
+            f"{mean(errors):.2f} ± {stdev(errors):.2f} | {mean(r['cost_multiple'] for r in arm['rows']):.2f}x" in text
+        )
 
 
 def test_the_table_of_celeba_follows_from_what_was_measured(real_images):
