@@ -80,6 +80,7 @@ def test_momentum_dropped_at_the_expansion_turns_algorithm_1(judged: Judged, mon
     monkeypatch.setitem(METHODS, "pde", evolve(pde, run=forgetful))
     broken = judged("pde/alg1", **SMALL)
     assert [check.text for check in broken.checks if not check.met] == ["weights as by hand, momentum kept"]
+    assert broken.outcome == "does not hold"
 
 
 def test_lemma_3_1_of_an_unbalanced_set(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def measured(each: Measurement) -> str:
     """A measured value: "91.1 ± 2.1 %"."""
     if each.mean is None or each.sd is None:
         return "–"
-    spread = f" ± {_number(each.sd)}" if each.seeds > 1 else ""
+    spread = f" ± {_spread(each.sd, _number(each.mean))}" if each.seeds > 1 else ""
     return f"{_number(each.mean)}{spread}{f' {each.unit}' if each.unit else ''}"
 
 
@@ -145,7 +145,9 @@ def _numbers(verdict: Verdict) -> Table | None:
     rows += [
         Row(name, [Cell("–"), Cell(""), Cell(""), Cell(text)])
         for name, text in verdict.statement.published.items()
-        if name not in known and not any(each.startswith(f"{name},") or each.startswith(f"{name}:") for each in known)
+        if not any(
+            each == name or each.startswith((f"{name},", f"{name}:")) or each.endswith(f", {name}") for each in known
+        )
     ]
     if not rows:
         return None
@@ -234,3 +236,11 @@ def _number(value: float) -> str:
     if abs(value) >= 10:
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
     return f"{value:.3g}"
+
+
+def _spread(sd: float, mean: str) -> str:
+    """A standard deviation with as many decimals as the mean beside it has, or one figure where these are all 0."""
+    decimals = len(mean.partition(".")[2])
+    if "e" in mean or not math.isfinite(sd) or (sd > 0 and round(sd, decimals) == 0):
+        return f"{sd:.1g}" if 0 < sd < 1 else _number(sd)
+    return f"{sd:,.{decimals}f}"
