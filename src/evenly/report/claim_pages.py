@@ -156,6 +156,12 @@ def _numbers(verdict: Verdict) -> Table | None:
     )
 
 
+def _is_of(measurement: str, published: str) -> bool:
+    """Whether a measurement is that of a published value, by their names: "test error, SGD" is of "SGD"."""
+    starts = measurement.startswith((f"{published},", f"{published}:"))
+    return measurement == published or starts or measurement.endswith(f", {published}")
+
+
 def _figure(verdict: Verdict) -> Panels | None:
     assert verdict.judgement is not None
     charts, maps, prefix = verdict.judgement.charts, verdict.judgement.maps, _anchor(verdict)
