@@ -30,7 +30,7 @@ IDS = [
         ("table4", ""), ("table5", ""), ("table6", ""), ("fig5", ""), ("fig4", ""), ("table9", "-recipe"),
         ("table11", ""),
     )
-]  # fmt: skip
+] + ["pde/fig1c-composite"]  # fmt: skip
 Home = tuple[ModuleType, Path]
 
 
@@ -41,6 +41,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Home:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "select 'worst-group-argmax' goes by groups of validation")
         patch.syspath_prepend(BENCHMARKS)
+        patch.setattr("evenly.report.write_report", lambda folder: None)  # half of the time
         script = importlib.import_module("celeba_sweeps")
         assert not script.run(arguments(script, out, seconds=1))
         assert (out / "home" / "celeba-pde-stages.partial.json").exists()
@@ -135,6 +136,20 @@ def test_a_higher_worst_group_decides_and_the_other_way_round_does_not_hold(
 
     assert judge(id, levels(*arms)).outcome in ("holds", "holds in part")
     assert judge(id, levels(*reversed(arms))).outcome == "does not hold"
+
+
+def test_a_network_that_looks_elsewhere_turns_figure_1c(judge: Callable[..., Judgement]) -> None:
+    def share(erm: float, pde: float) -> Callable[[dict[str, Any]], None]:
+        def change(content: dict[str, Any]) -> None:
+            for arm, value in (("erm", erm), ("pde", pde)):
+                for row in content["arms"][f"{arm} on composites"]["rows"]:
+                    row |= {"attention": {"on_picture": value + 0.001 * row["seed"] * value}, "cost": 100.0}
+
+        return change
+
+    assert judge("pde/fig1c-composite", share(0.3, 0.7)).outcome == "holds"
+    assert judge("pde/fig1c-composite", share(0.6, 0.7)).outcome == "holds in part"
+    assert judge("pde/fig1c-composite", share(0.7, 0.3)).outcome == "does not hold"
 
 
 def test_runs_of_unequal_cost_decide_nothing(judge: Callable[..., Judgement]) -> None:
