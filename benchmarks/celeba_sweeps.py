@@ -55,8 +55,8 @@ WEIGHTS = Path("weights") / "mobilenet_v2-b0353104.npz"
 PDE = GROUPED["pde"] | {"lr": RATE}
 DRO = {name: RECIPES["celeba"]["group-dro-paper"][name] for name in ("lr", "weight_decay", "batch_size")}
 DRO |= {"epochs": 300, "evaluate_every": 1, "schedule": "constant"}
-"""The published recipe. Its number of steps up to the best epoch, 23.7 passes over 162,770 images, would be 770 epochs
-here; 300 are as many steps as 9 passes there."""
+"""The published recipe. Its 23.7 passes over 162,770 images up to the best epoch have as many steps as 750 epochs here;
+300 epochs have as many as 9 passes there."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,19 @@ class Arm:
     continued: bool = False
     data: str = "celeba"
 
+    @property
+    def file_name(self) -> str:
+        """Its name without spaces and commas, which do not survive every way home."""
+        return self.name.replace(",", "").replace(" ", "-")
+
 
 @dataclass(frozen=True)
 class Series:
     """The arms of a table, and about how many minutes they take on one H200.
 
-    The minutes are an estimate: `evenly improve` (docs/results/improve-celeba.md) took 27 s for what one run of ERM
-    costs, 800 steps with their evaluations, all told. For GroupDRO's 11,700 compiled steps 10 ms a step are assumed.
+    The minutes are an estimate, for the series by itself. `evenly improve` (docs/results/improve-celeba.md) took at
+    most 27 s, all told, for what one run of ERM costs, 800 steps with their evaluations; a run of PDE has 1,100 steps.
+    For GroupDRO's 12,000 steps, which are compiled, 10 ms each are assumed, and 100 s for compiling and evaluations.
     """
 
     page: str
@@ -122,7 +128,7 @@ SERIES = {
         "celeba-pde-rates",
         "CelebA, the first 10,000 images: PDE with other learning rates in the expansion stage",
         (pde("factor 1", decay=1.0), pde("factor 0.1", decay=0.1), pde(), pde("factor 0.001", decay=0.001)),
-        8,
+        9,
     ),
     "momentum": Series(
         "celeba-pde-momentum",
@@ -197,7 +203,7 @@ def run(args: argparse.Namespace) -> bool:
 
 def train(arm: Arm, seed: int, args: argparse.Namespace, device: torch.device, until: float) -> None:
     """Train an arm on a seed, and keep what is measured of it."""
-    data, folder = images(arm.data, seed, args.trial), args.out / arm.name / f"seed{seed}"
+    data, folder = images(arm.data, seed, args.trial), args.out / arm.file_name / f"seed{seed}"
     start: dict[str, Any] = {"model": "convnet"}
     settings: dict[str, Any] = {"evaluate_every": 1} | dict(arm.settings)
     if args.trial:
@@ -218,6 +224,7 @@ def train(arm: Arm, seed: int, args: argparse.Namespace, device: torch.device, u
         data=data, method=arm.method, seed=seed, out=folder, device=str(device), progress=progress, **start, **settings
     )
     row = row_of(done, len(data.train)) | {"commit": args.commit, "settings": settings}
+    row["all_settings"] = done.plan.settings.to_dict() | dict(done.plan.method.options)
     if arm.data == "cifar-mnist":
         row["attention"] = attention(done.model, images(arm.data, seed, args.trial, correlation=0.5))
     file = row_file(arm, seed, args)
@@ -279,7 +286,7 @@ def _short(value: Any) -> Any:
 
 
 def row_file(arm: Arm, seed: int, args: argparse.Namespace) -> Path:
-    return _home(args) / "rows" / f"{arm.name} seed{seed}.json"
+    return _home(args) / "rows" / f"{arm.file_name}-seed{seed}.json"
 
 
 def _home(args: argparse.Namespace) -> Path:
@@ -315,8 +322,10 @@ def bring_home(name: str, args: argparse.Namespace) -> None:
     for arm in series.arms:
         files = [row_file(arm, seed, args) for seed in SEEDS]
         if rows := [json.loads(file.read_text()) for file in files if file.exists()]:
-            settings = [row.pop("settings") for row in rows]
-            arms[arm.name] = {"method": arm.method, "settings": settings[0], "rows": rows}
+            alike = ("settings", "all_settings")
+            settings = {key: rows[0][key] for key in alike}
+            rows = [{key: value for key, value in row.items() if key not in alike} for row in rows]
+            arms[arm.name] = {"method": arm.method, **settings, "rows": rows}
     on_gpu = torch.device(args.device).type == "cuda"
     measured = {
         "series": name, "commit": args.commit,
@@ -342,10 +351,12 @@ def _lines(measured: dict[str, Any], name: str) -> list[str]:
     few = {split: min(counts) for split, counts in rows[0]["group_counts"].items()}
     on_celeba = series.arms[0].data == "celeba"
     start = "from the weights of ImageNet, images of 109 x 89" if on_celeba else "from random weights"
+    first = next(iter(measured["arms"].values()))["all_settings"]
     smallest = "blond men" if on_celeba else "images in its smallest group"
     lines = [
         f"# {series.title}", "",
-        f"{rows[0]['model']} {start}, seeds {', '.join(map(str, SEEDS))}. "
+        f"{rows[0]['model']} {start}, seeds {', '.join(map(str, SEEDS))}; momentum {first['momentum']}, weight decay "
+        f"{first['weight_decay']} where the settings do not say another. "
         f"The epoch with the best worst group of validation, which has {few['validation']} {smallest}; the test set "
         f"has {few['test']} and selected nothing. Cost is in passes over the {rows[0]['training_images']:,} training "
         f"images; evaluations are not part of it. {measured['machine']}, torch {measured['torch']}, commit "
@@ -383,7 +394,7 @@ def main() -> None:
     verb.add_argument("--series", nargs="+", choices=SERIES, default=list(SERIES))
     verb.add_argument("--weights", type=Path, default=Path(os.environ.get("EVENLY_DATA", ".")) / WEIGHTS)
     verb.add_argument("--commit", default="unknown")
-    verb.add_argument("--seconds", type=float, default=570, help="of one part")
+    verb.add_argument("--seconds", type=float, default=480, help="of one part; compiling may run over")
     verb.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     verb.add_argument("--side-by-side", type=int, default=3, metavar="RUNS")
     verb.add_argument("--trial", type=int, metavar="N", help="train on N random images instead")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import shutil
 import time
 import warnings
 from collections.abc import Callable
@@ -98,6 +99,15 @@ def test_the_evaluation_that_a_claim_takes_is_the_epoch_that_was_selected(trial:
         script._page(home / f"{series.page}.json")
         page = (home / f"{series.page}.md").read_text()
         assert all(f"| {arm.name} |" in page for arm in series.arms)
+
+
+def test_another_machine_goes_on_from_the_rows_alone(trial: Home, tmp_path: Path) -> None:
+    script, home = trial
+    shutil.copytree(home / "rows", tmp_path / "home" / "rows")
+    assert script.run(arguments(script, tmp_path, seconds=0))
+    for series in script.SERIES.values():
+        file = f"{series.page}.json"
+        assert (tmp_path / "home" / file).read_text() == (home / file).read_text()
 
 
 def test_the_warm_up_continued_costs_what_pde_costs(trial: Home) -> None:

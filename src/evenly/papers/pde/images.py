@@ -215,7 +215,7 @@ untestable(
     where="Table 3, Waterbirds",
     states="PDE stops after 8.9 epochs of the training set; GroupDRO after 92 at its own learning rate, and after 15 "
     "with a worst group of 77.3 at PDE's.",
-    why=f"{WATERBIRDS}; shortcut digits are in their place in pde/table3-digits",
+    why=f"{WATERBIRDS}; see pde/table9-celeba-recipe and pde/table3-digits",
     published={"GroupDRO, lr 1e-5": "86.7, epoch 92", "GroupDRO, lr 1e-2": "77.3, epoch 15", "PDE": "90.3, epoch 8.9"},
 )
 untestable(
