@@ -9,4 +9,5 @@ from evenly.papers.pde import algorithm as algorithm  # isort: skip
 from evenly.papers.pde import patches as patches  # isort: skip
 from evenly.papers.pde import curves as curves  # isort: skip
 from evenly.papers.pde import images as images  # isort: skip
+from evenly.papers.pde import sweeps as sweeps  # isort: skip
 from evenly.papers.pde import groups as groups  # isort: skip
