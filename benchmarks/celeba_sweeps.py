@@ -35,7 +35,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from gpu import MORE_TO_DO, PartOverError, _mean_sd, read_metrics
+from gpu import MORE_TO_DO, PartOverError, mean_sd, read_metrics
 from real_images import GROUPED
 from torch import nn
 
@@ -371,15 +371,15 @@ def _lines(measured: dict[str, Any], name: str) -> list[str]:
         cells = (
             label, ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items()),
             f"{mean(row['cost'] / row['training_images'] for row in own):.1f}",
-            _mean_sd([row["selected"]["after_epochs"] for row in own], 1),
-            _mean_sd(shares["worst_group"], 1), _mean_sd(shares["train_weighted"], 1),
-            _mean_sd([100 * row["test"]["worst_group"][-1] for row in own], 1),
+            mean_sd([row["selected"]["after_epochs"] for row in own], 1),
+            mean_sd(shares["worst_group"], 1), mean_sd(shares["train_weighted"], 1),
+            mean_sd([100 * row["test"]["worst_group"][-1] for row in own], 1),
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     if "attention" in rows[0]:
         lines += ["", "The share of Grad-CAM's mass on the picture, %, where digit and picture are independent:", ""]
         lines += [
-            f"- {label}: {_mean_sd([100 * row['attention']['on_picture'] for row in arm['rows']], 1)}"
+            f"- {label}: {mean_sd([100 * row['attention']['on_picture'] for row in arm['rows']], 1)}"
             for label, arm in measured["arms"].items()
         ]
     return [*lines, "", f"Made by `{measured['command']}`; every evaluation is in `{name}` beside this page."]

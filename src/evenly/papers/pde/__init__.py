@@ -10,4 +10,6 @@ from evenly.papers.pde import patches as patches  # isort: skip
 from evenly.papers.pde import curves as curves  # isort: skip
 from evenly.papers.pde import images as images  # isort: skip
 from evenly.papers.pde import sweeps as sweeps  # isort: skip
+from evenly.papers.pde import group_dro as group_dro  # isort: skip
+from evenly.papers.pde import attention as attention  # isort: skip
 from evenly.papers.pde import groups as groups  # isort: skip

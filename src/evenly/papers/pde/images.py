@@ -142,7 +142,7 @@ def _rival(method: str) -> None:
             "PDE was run earlier, beside another run of ERM; the difference from that run of ERM is measured, not "
             "judged",
         ),
-        fidelity="reduced: the first 10,000 images of CelebA, half of them to train on, in the place of 162,770; a "
+        fidelity="proxy: the first 10,000 images of CelebA, half of them to train on, in the place of 162,770; a "
         "MobileNetV2 in the place of a ResNet-50",
         uses=lambda scale: {"stored": Stored(RIVALS), "earlier": Stored(TUNED)},
     )

@@ -1,5 +1,4 @@
-"""Tables 4-6, 9 and 11, Figures 4 and 5, on the first 10,000 images of CelebA (`benchmarks/celeba_sweeps.py`); Figure 1
-(C) on CIFAR-MNIST.
+"""Tables 4 to 6, Figures 4 and 5, on the first 10,000 images of CelebA (`benchmarks/celeba_sweeps.py`).
 
 The rules were written before any of the files was made. A run is kept as columns over its evaluations: the epoch, the
 cost so far, validation, and the test set, which selects nothing.
@@ -26,9 +25,6 @@ STAGES = Stored("celeba-pde-stages.json", minutes=6)
 SIZES = Stored("celeba-pde-sizes.json", minutes=8)
 RATES = Stored("celeba-pde-rates.json", minutes=9)
 MOMENTUM = Stored("celeba-pde-momentum.json", minutes=4)
-RECIPE = Stored("celeba-dro-recipe.json", minutes=13)
-AUGMENT = Stored("celeba-pde-augment.json", minutes=25)
-ATTENTION = Stored("cifar-mnist-attention.json", minutes=5)
 
 NETWORK = "a MobileNetV2 from ImageNet's weights"
 PROXY = (
@@ -352,131 +348,3 @@ def figure_4_celeba(stored: Content) -> Judgement:
     ]
     chart = Chart("worst group of the test set, %, mean of seeds", "epoch", lines, marks=(float(end),))
     return Judgement(checks, measurements, [chart])
-
-
-DRO = (
-    "GroupDRO: learning rate 1e-5 and weight decay 0.1 as published, batches of 128, a constant learning rate for 300 "
-    "epochs, 12,000 steps; the published 23.7 epochs are 30,000 steps"
-)
-
-
-@claim(
-    "pde/table9-celeba-recipe",
-    revised="Runs of GroupDRO and PDE at learning rates 0.001, 0.01 and 0.1 were known (celeba-tuned.json) when the "
-    "rule was written, none at GroupDRO's published learning rate.",
-    where="Table 9, CelebA, GroupDRO at its published learning rate and weight decay, fine-tuned",
-    states="GroupDRO at learning rate 1e-5 and weight decay 0.1 reaches its best validation result after 23.7 epochs "
-    "of the training set, PDE after 0.7, with a better worst group.",
-    rule="Over 3 seeds, paired by seed: the 95% interval of GroupDRO's minus PDE's early-stopping epoch, in passes "
-    "over the training set, is above 0. Side points: it is ten times PDE's in the mean; the interval of PDE's minus "
-    "GroupDRO's worst group of the test set is above 0; GroupDRO's best epoch comes before the last tenth of its run "
-    "on every seed, since otherwise it may not have been trained to its best. The runs do not cost the same: what each "
-    "costs in all is measured.",
-    published={"GroupDRO": "86.3 / 92.9, epoch 23.7", "PDE": "91.0 / 92.0, epoch 0.7"},
-    choices=(*CHOICES, DRO, "validation is evaluated after every epoch of GroupDRO, 300 times, of PDE 60 times"),
-    fidelity=REDUCED,
-    uses=uses(RECIPE),
-)
-def table_9_celeba_recipe(stored: Content) -> Judgement:
-    arms = {"GroupDRO": rows(stored, "group_dro"), "PDE": rows(stored, "pde")}
-    stops = {
-        name: [row["cost_so_far"][selected(row)] / row["training_images"] for row in runs]
-        for name, runs in arms.items()
-    }
-    ratio, found = mean(stops["GroupDRO"]) / mean(stops["PDE"]), differences(stops["GroupDRO"], stops["PDE"])
-    early = all(row["epoch"][selected(row)] <= 0.9 * row["epoch"][-1] for row in arms["GroupDRO"])
-    values = {name: both(runs) for name, runs in arms.items()}
-    checks = [
-        Check(
-            f"PDE stops earlier: {found.mean:+.1f} epochs, {ratio:.1f} times",
-            is_above(found),
-        ),
-        Check("ten times as early", ratio >= 10, main=False),
-        above(values["PDE"][0], values["GroupDRO"][0], "PDE's worst group above GroupDRO's", main=False),
-        Check("GroupDRO's best epoch comes before the last tenth", early, main=False),
-    ]
-    published = {"GroupDRO": "86.3 / 92.9", "PDE": "91.0 / 92.0"}
-    epochs = {"GroupDRO": "23.7", "PDE": "0.7"}
-    measurements = [measurement(f"{name}: early-stopping epoch", own, epochs[name]) for name, own in stops.items()]
-    return Judgement(checks, [*measurements, *reached(values, published), *costs(arms)])
-
-
-TABLE_11 = {
-    "GroupDRO, none": "86.7 / 93.2", "GroupDRO, augmented": "85.7 / 96.6",
-    "PDE, none": "88.9 / 89.5", "PDE, augmented": "90.3 / 92.4",
-}  # fmt: skip
-
-
-@claim(
-    "pde/table11-celeba",
-    revised=KNOWN,
-    where="Table 11, on CelebA, fine-tuned",
-    states="Augmentation lowers GroupDRO's worst group slightly, at its small learning rate, and raises PDE's.",
-    rule="Over 3 seeds, paired by seed, on the test set at the epochs that validation selects: the 95% interval of "
-    "PDE's worst group with minus without augmentation is above 0. With and without, each method must cost the same to "
-    "1%. Side points: GroupDRO's mean falls; the interval of PDE's gain minus GroupDRO's gain is above 0; the mean of "
-    "the average rises with augmentation for both.",
-    published=TABLE_11,
-    choices=(
-        *CHOICES,
-        DRO,
-        'augmentation is "basic": zero padding of 4, a random crop and a horizontal flip; the paper does not say which',
-        "GroupDRO costs 24 times as much as PDE: the two are compared by their gains only",
-    ),
-    fidelity=PROXY,
-    uses=uses(AUGMENT),
-)
-def table_11_celeba(stored: Content) -> Judgement:
-    names = ("group_dro", "group_dro, basic", "pde", "pde, basic")
-    arms = dict(zip(TABLE_11, (rows(stored, arm) for arm in names), strict=True))
-    values = {name: both(runs) for name, runs in arms.items()}
-    gains, rises = {}, {}
-    for method in ("GroupDRO", "PDE"):
-        plain, augmented = values[f"{method}, none"], values[f"{method}, augmented"]
-        gains[method] = [b - a for a, b in zip(plain[0], augmented[0], strict=True)]
-        rises[method] = mean(augmented[1]) - mean(plain[1])
-    checks = [
-        above(values["PDE, augmented"][0], values["PDE, none"][0], "PDE with augmentation above PDE without"),
-        *(
-            cost_the_same(arms[f"{method}, none"], arms[f"{method}, augmented"])
-            for method in ("GroupDRO", "PDE")
-        ),
-        Check(f"GroupDRO's mean falls: {mean(gains['GroupDRO']):+.1f}", mean(gains["GroupDRO"]) < 0, main=False),
-        above(gains["PDE"], gains["GroupDRO"], "PDE gains more than GroupDRO", main=False),
-        Check("the average rises for both", min(rises.values()) > 0, main=False),
-    ]  # fmt: skip
-    return Judgement(checks, [*reached(values, TABLE_11), *costs(arms)])
-
-
-@claim(
-    "pde/fig1c-composite",
-    where="Figure 1 (C), on CIFAR-MNIST",
-    states="Grad-CAM: PDE looks at the object, ERM at what comes with it.",
-    rule="Over 3 seeds, paired by seed: the 95% interval of the share of Grad-CAM's mass on the picture, the lower "
-    "half of the image, PDE minus ERM, is above 0. The share is the mean over the test images with digit and picture "
-    "independent, for the class that the network predicts. Both must cost the same to 5%. Side points: PDE's mean is "
-    "above one half, ERM's below: the halves are of the same size.",
-    choices=(
-        "an airplane or automobile below a 0 or 1 that agrees with the label on 95% of the images, as backgrounds do "
-        "on Waterbirds",
-        "a pre-activation ResNet-18, whose last maps have 8 x 4 cells; each half of the image has 4 x 4 of them. A "
-        "cell sees more than its own place, so that the share is no proof of what the network uses",
-        "learning rate 0.05 and weight decay 5e-4 for both, not tuned; ERM 20 epochs with cosine; PDE 120 epochs of "
-        "warm-up on 900 images, then 10 expansions of 45, the learning rate times 0.01",
-        "validation selects the epoch by its worst group",
-    ),
-    fidelity="proxy: pictures of CIFAR-10 below digits, for birds on backgrounds; a ResNet-18 from random weights for "
-    "a ResNet-50 from ImageNet's",
-    uses=uses(ATTENTION),
-)
-def figure_1c_composite(stored: Content) -> Judgement:
-    arms = {"ERM": rows(stored, "erm on composites"), "PDE": rows(stored, "pde on composites")}
-    shares = {name: [100 * row["attention"]["on_picture"] for row in runs] for name, runs in arms.items()}
-    checks = [
-        above(shares["PDE"], shares["ERM"], "PDE looks at the picture more than ERM"),
-        cost_the_same(*arms.values(), within=0.05),
-        Check("PDE's mean is above one half", mean(shares["PDE"]) > 50, main=False),
-        Check("ERM's mean is below one half", mean(shares["ERM"]) < 50, main=False),
-    ]
-    measurements = [measurement(f"{name}: Grad-CAM on the picture", own, unit="%") for name, own in shares.items()]
-    return Judgement(checks, [*measurements, *reached({name: both(runs) for name, runs in arms.items()}, {})])
