@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -63,7 +63,7 @@ class Training:
     def __call__(self) -> list[dict[str, Any]]:
         """What was recorded, an entry for each epoch."""
         data = loaded("celeba", json.dumps(self.data_options), self.seed)
-        data.observe = partial(self.observe, data)
+        data = replace(data, observe=partial(self.observe, data))
         optimizer = "sam" if "rho" in self.chosen else "sgd"
         evenly.train(data, optimizer=optimizer, seed=self.seed, out=self.folder / "run", **self.common, **self.chosen)
         print(f"{self.folder.name} is done", flush=True)

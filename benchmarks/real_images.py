@@ -471,7 +471,8 @@ def _page(file: Path) -> str:
         f"nothing. {measured['machine']}, torch {measured['torch']}, commit `{measured['commit'][:12]}`. Mean ± "
         "standard deviation over seeds, then every seed.", "",
     ]  # fmt: skip
-    one_rate = measured["verb"] == "domains" and len({row.settings["lr"] for row in rows if row.label == "SAM"}) == 1
+    rates = {label: {row.settings.get("lr") for row in rows if row.label == label} for label in ("SGD", "SAM")}
+    one_rate = measured["verb"] == "domains" and len(rates["SAM"]) < len(rates["SGD"])
     for note in (*NOTES.get(measured["verb"], ()), *([ONE_RATE_NOTE] if one_rate else []), *measured["notes"]):
         lines += [note, ""]
     if measured["verb"] == "groups":
