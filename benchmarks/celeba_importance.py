@@ -25,7 +25,8 @@ from typing import Any
 
 import torch
 from feature_probes import HAIR_AND_GENDER, QUARTERS, crossed_probes, loaded
-from real_images import LONGER, Row, workers
+from real_image_pages import LONGER, Row
+from real_images import workers
 from torch import Tensor, nn
 from trial_files import with_files
 

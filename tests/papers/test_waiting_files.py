@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TABLES = {
     "celeba-features": "features celeba",
-    "cifar-mnist-4": "features cifar-mnist --crossed-probes --first-seed 3 --name cifar-mnist-4",
+    "cifar-mnist-4": "features cifar-mnist --crossed-probes --first-seed 10 --name cifar-mnist-4",
     "pacs-art": "domains --target art",
 }
 ALIKE = {"fashion-mnist-mnist-4": "cifar-mnist-4", "pacs-cartoon": "pacs-art", "pacs-sketch": "pacs-art"}
@@ -205,3 +205,18 @@ def test_a_command_that_was_stopped_goes_on(
     trial("celeba_importance", *options, "--out", tmp_path / "out")
     assert len(calls) == 13
     assert (results / "celeba-importance.json").read_text() == whole
+
+
+def test_settings_at_which_a_seed_diverged_are_not_chosen(results: Path) -> None:
+    real_images = sys.modules["real_images"]
+    sgd = json.loads((results / "cifar-mnist-4.json").read_text())["rows"][0]
+    rows = []
+    for rate, accuracy in ((0.01, 0.8), (0.1, 0.9)):
+        row = deepcopy(sgd) | {"chosen": False}
+        row["arm"]["swept"]["lr"] = rate
+        row["splits"]["validation"]["accuracy"] = accuracy
+        rows.append(real_images.Row.from_dict(row))
+    assert [row.chosen for row in real_images._chosen(rows, real_images._by_average)] == [False, True]
+    diverged = real_images.Diverged("SGD", {"lr": 0.1})
+    low, *others = real_images._chosen([*rows, diverged, diverged], real_images._by_average)
+    assert (low.settings, low.chosen, others) == ({"lr": 0.01}, True, [diverged])
