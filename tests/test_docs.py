@@ -75,7 +75,7 @@ def benchmark(name, monkeypatch):
 
 @pytest.fixture
 def real_images(monkeypatch):
-    return benchmark("real_images", monkeypatch)
+    return benchmark("real_image_pages", monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def real_images(monkeypatch):
 def test_pages_of_results_follow_from_what_was_measured(name, tmp_path, real_images):
     """Every mean, interval and chosen value on a page is computed from the runs beside it."""
     (tmp_path / f"{name}.json").write_text((PAGES / "results" / f"{name}.json").read_text())
-    real_images._page(tmp_path / f"{name}.json")
+    real_images.write_page(tmp_path / f"{name}.json")
     assert (tmp_path / f"{name}.md").read_text() == (PAGES / "results" / f"{name}.md").read_text()
 
 
@@ -143,7 +143,7 @@ def test_the_table_of_celeba_follows_from_what_was_measured(real_images):
     names = {"dfr, on train": "`dfr` on training", "dfr, on validation": "`dfr` on validation"}
     for column, name in ((2, "celeba"), (3, "celeba-tuned"), (3, "celeba-tuned-rivals")):
         rows = json.loads((PAGES / "results" / f"{name}.json").read_text())["rows"]
-        for label, runs in real_images._by_label([real_images.Row.from_dict(row) for row in rows]).items():
+        for label, runs in real_images.by_label([real_images.Row.from_dict(row) for row in rows]).items():
             if name == "celeba-tuned-rivals" and label in ("erm", *names):
                 continue  # the table has their earlier run
             worst, average = (100 * mean(run.test.metric(key) for run in runs) for key in ("worst_group", "accuracy"))

@@ -9,6 +9,7 @@ from evenly.papers.balanced import real_data as real_data
 from evenly.papers.balanced import distribution as distribution
 from evenly.papers.balanced import spiral as spiral
 from evenly.papers.balanced import importance as importance
+from evenly.papers.balanced import importance_celeba as importance_celeba
 from evenly.papers.balanced import interventions as interventions
 from evenly.papers.balanced import variants as variants
 from evenly.papers.balanced import gradient_norms as gradient_norms

@@ -11,7 +11,7 @@ from torch import Tensor
 from evenly.data.spiral import SpiralDistribution, draw
 from evenly.diagnose.importance import importance_map, lorenz
 from evenly.papers.balanced.paths import COMPLEXITY, OPEN
-from evenly.papers.claims import Scale, claim, untestable
+from evenly.papers.claims import Scale, claim
 from evenly.papers.judging import differences, in_words, is_above, is_below
 from evenly.papers.nodes import Computation, computed
 from evenly.runs.differences import mean
@@ -46,12 +46,12 @@ def importance(rhos: Sequence[float], seeds: Sequence[int]) -> list[dict[str, An
             signed = contributions[at, runs]
             entry: dict[str, Any] = {"epoch": epoch, "rho": radius}
             for name, values in weights.items():
-                entry[name] = _described(values[at, runs], signed)
+                entry[name] = described(values[at, runs], signed)
             entries.append(entry)
     return entries
 
 
-def _described(weights: Tensor, signed: Tensor) -> dict[str, Any]:
+def described(weights: Tensor, signed: Tensor) -> dict[str, Any]:
     """Of the weights (S, n) and the contributions y Phi (S, n, 2) of S runs."""
     curves = torch.stack([lorenz(row).weight for row in weights]).mean(0)
     thinned = torch.linspace(0, len(curves) - 1, POINTS).round().long()
@@ -102,41 +102,60 @@ def _uses(scale: Scale) -> dict[str, Computation]:
 
 
 def _entry(entries: Sequence[Mapping[str, Any]], epoch: int, rho: float) -> Mapping[str, Any]:
+    """Those of one checkpoint and rho."""
     return next(each for each in entries if each["epoch"] == epoch and each["rho"] == rho)
 
 
-def _lorenz_chart(entries: Sequence[Mapping[str, Any]], epoch: int) -> Chart:
-    sgd, lsam = _entry(entries, epoch, 0.0), _entry(entries, epoch, 1.5)
+Entry = Mapping[str, Any]
+"""What `described` gives for "real" and "phantom" weights, at one checkpoint of the runs of one arm."""
+
+
+def lorenz_chart(sam: Entry, sgd: Entry, title: str, name: str = "LSAM") -> Chart:
+    """The Lorenz curves of SGD's real weights and of SAM's real and phantom ones."""
     lines = [
         line("SGD, real", *sgd["real"]["lorenz"]),
-        line("LSAM, real", *lsam["real"]["lorenz"]),
-        line("LSAM, phantom", *lsam["phantom"]["lorenz"]),
+        line(f"{name}, real", *sam["real"]["lorenz"]),
+        line(f"{name}, phantom", *sam["phantom"]["lorenz"]),
         line("all weights equal", (0, 1), (0, 1)),
     ]
-    return Chart(f"share of the total weight, epoch {epoch}, rho 1.5", "share of examples, lightest first", lines)
+    return Chart(f"share of the total weight, {title}", "share of examples, lightest first", lines)
 
 
-def _evenness(entries: Sequence[Mapping[str, Any]], epoch: int, main: bool = True) -> list[Check]:
-    """Whether phantom weights are more even than LSAM's real ones, and than SGD's, at every rho."""
-    checks = []
-    for rho in LSAM_RHOS:
-        lsam, sgd = _entry(entries, epoch, rho), _entry(entries, epoch, 0.0)
-        real, other = (differences(lsam["phantom"]["gini"], each["real"]["gini"]) for each in (lsam, sgd))
-        where = f"epoch {epoch}, rho {rho:g}: Gini of phantom less that of"
-        checks += [
-            Check(f"{where} real is below 0 ({in_words(real)})", is_below(real)),
-            Check(f"{where} SGD's real is below 0 ({in_words(other)})", is_below(other), main),
-        ]
-    return checks
+def _chart(entries: Sequence[Entry], epoch: int) -> Chart:
+    return lorenz_chart(_entry(entries, epoch, 1.5), _entry(entries, epoch, 0.0), f"epoch {epoch}, rho 1.5")
 
 
-def _ginis(entries: Sequence[Mapping[str, Any]], epoch: int) -> list[Measurement]:
-    sgd, lsam = _entry(entries, epoch, 0.0), _entry(entries, epoch, 1.5)
+def evenness(sam: Entry, sgd: Entry, where: str, main: bool = True) -> list[Check]:
+    """Whether phantom weights are more even than SAM's real ones, and than SGD's, which may be a side point."""
+    real, other = (differences(sam["phantom"]["gini"], each["real"]["gini"]) for each in (sam, sgd))
+    start = f"{where}: Gini of phantom less that of"
+    return [
+        Check(f"{start} real is below 0 ({in_words(real)})", is_below(real)),
+        Check(f"{start} SGD's real is below 0 ({in_words(other)})", is_below(other), main),
+    ]
+
+
+def _evenness(entries: Sequence[Entry], epoch: int, main: bool = True) -> list[Check]:
+    """The same at every rho."""
+    sgd = _entry(entries, epoch, 0.0)
+    return [
+        check
+        for rho in LSAM_RHOS
+        for check in evenness(_entry(entries, epoch, rho), sgd, f"epoch {epoch}, rho {rho:g}", main)
+    ]
+
+
+def ginis(sam: Entry, sgd: Entry, epoch: int, name: str = "LSAM 1.5") -> list[Measurement]:
+    """The Gini coefficients of SGD's real weights and of SAM's real and phantom ones."""
     return [
         measurement(f"Gini, SGD, real, epoch {epoch}", sgd["real"]["gini"]),
-        measurement(f"Gini, LSAM 1.5, real, epoch {epoch}", lsam["real"]["gini"]),
-        measurement(f"Gini, LSAM 1.5, phantom, epoch {epoch}", lsam["phantom"]["gini"]),
+        measurement(f"Gini, {name}, real, epoch {epoch}", sam["real"]["gini"]),
+        measurement(f"Gini, {name}, phantom, epoch {epoch}", sam["phantom"]["gini"]),
     ]
+
+
+def _ginis(entries: Sequence[Entry], epoch: int) -> list[Measurement]:
+    return ginis(_entry(entries, epoch, 1.5), _entry(entries, epoch, 0.0), epoch)
 
 
 @claim(
@@ -150,7 +169,7 @@ def _ginis(entries: Sequence[Mapping[str, Any]], epoch: int) -> list[Measurement
     uses=_uses,
 )
 def figure_5_toy(entries: Sequence[Mapping[str, Any]]) -> Judgement:
-    return Judgement(_evenness(entries, 5), _ginis(entries, 5), [_lorenz_chart(entries, 5)])
+    return Judgement(_evenness(entries, 5), _ginis(entries, 5), [_chart(entries, 5)])
 
 
 @claim(
@@ -175,7 +194,7 @@ def figure_8_toy(entries: Sequence[Mapping[str, Any]]) -> Judgement:
     text = f"phantom more even than real on every seed, at every rho and checkpoint ({lower} of {len(pairs)})"
     checks.append(Check(text, lower == len(pairs)))
     measurements = [each for epoch in CHECKPOINTS for each in _ginis(entries, epoch)]
-    return Judgement(checks, measurements, [_lorenz_chart(entries, epoch) for epoch in CHECKPOINTS])
+    return Judgement(checks, measurements, [_chart(entries, epoch) for epoch in CHECKPOINTS])
 
 
 EACH = {"badly fit by easy": False, "badly fit by hard": True}
@@ -183,9 +202,9 @@ JOINT = {"well by easy, badly by hard": True}
 """Groups, and whether LSAM raises their importance."""
 
 
-def _fit_checks(entries: Sequence[Mapping[str, Any]], epoch: int, groups: Mapping[str, bool]) -> list[Check]:
-    lsam, sgd = _entry(entries, epoch, 1.5), _entry(entries, epoch, 0.0)
-    real, phantom = lsam["real"], lsam["phantom"]
+def fit_checks(sam: Entry, sgd: Entry, epoch: int, groups: Mapping[str, bool]) -> list[Check]:
+    """Whether the groups' shares of the weight rise or fall from real to phantom weights; side points: from SGD's."""
+    real, phantom = sam["real"], sam["phantom"]
     checks = []
     for name, rises in groups.items():
         test = is_above if rises else is_below
@@ -200,28 +219,48 @@ def _fit_checks(entries: Sequence[Mapping[str, Any]], epoch: int, groups: Mappin
     return checks
 
 
-def _maps(entries: Sequence[Mapping[str, Any]], epoch: int) -> list[HeatMap]:
-    chosen = (("SGD, real", 0.0, "real"), ("LSAM, real", 1.5, "real"), ("LSAM, phantom", 1.5, "phantom"))
-    maps = []
-    for title, rho, kind in chosen:
-        table = _entry(entries, epoch, rho)[kind]["map"]
-        cells = tuple(map(tuple, table["cells"]))
-        maps.append(
-            HeatMap(
-                f"median importance weight, {title}, epoch {epoch}", "y Phi_hard, from", "y Phi_easy, from",
-                tuple(table["hard"]), tuple(table["easy"]), cells,
-            )
-        )  # fmt: skip
-    return maps
+def _fit_checks(entries: Sequence[Entry], epoch: int, groups: Mapping[str, bool]) -> list[Check]:
+    return fit_checks(_entry(entries, epoch, 1.5), _entry(entries, epoch, 0.0), epoch, groups)
 
 
-def _shares(entries: Sequence[Mapping[str, Any]], epoch: int, groups: Mapping[str, bool]) -> list[Measurement]:
-    entry = _entry(entries, epoch, 1.5)
+def higher_where_easy_exceeds_hard(sam: Entry, epoch: int) -> tuple[Check, list[Measurement]]:
+    """Whether the median phantom weight is higher for points to which the easy feature contributes more."""
+    medians = sam["phantom"]["median"]
+    higher = differences(medians["easy above hard"], medians["hard above easy"])
+    text = f"epoch {epoch}: the median is higher where easy exceeds hard ({in_words(higher)})"
+    return Check(text, is_above(higher)), [
+        measurement(f"median phantom weight, {name}, epoch {epoch}", medians[name])
+        for name in ("easy above hard", "hard above easy")
+    ]
+
+
+def importance_maps(sam: Entry, sgd: Entry, epoch: int, name: str = "LSAM") -> list[HeatMap]:
+    """Median weights over bins of both features' contributions."""
+    chosen = (("SGD, real", sgd["real"]), (f"{name}, real", sam["real"]), (f"{name}, phantom", sam["phantom"]))
     return [
-        measurement(f"share of the weight, {name}, {kind}, epoch {epoch}", entry[kind]["share"][name])
+        HeatMap(
+            f"median importance weight, {title}, epoch {epoch}", "y Phi_hard, from", "y Phi_easy, from",
+            tuple(each["map"]["hard"]), tuple(each["map"]["easy"]), tuple(map(tuple, each["map"]["cells"])),
+        )
+        for title, each in chosen
+    ]  # fmt: skip
+
+
+def _maps(entries: Sequence[Entry], epoch: int) -> list[HeatMap]:
+    return importance_maps(_entry(entries, epoch, 1.5), _entry(entries, epoch, 0.0), epoch)
+
+
+def shares(sam: Entry, epoch: int, groups: Mapping[str, bool]) -> list[Measurement]:
+    """The groups' shares of the total weight."""
+    return [
+        measurement(f"share of the weight, {name}, {kind}, epoch {epoch}", sam[kind]["share"][name])
         for name in groups
         for kind in ("real", "phantom")
     ]
+
+
+def _shares(entries: Sequence[Entry], epoch: int, groups: Mapping[str, bool]) -> list[Measurement]:
+    return shares(_entry(entries, epoch, 1.5), epoch, groups)
 
 
 FIT = (
@@ -297,42 +336,12 @@ def figure_9_toy_each(entries: Sequence[Mapping[str, Any]]) -> Judgement:
     measurements: list[Measurement] = []
     for epoch in CHECKPOINTS:
         checks += _fit_checks(entries, epoch, EACH)
-        medians = _entry(entries, epoch, 1.5)["phantom"]["median"]
-        higher = differences(medians["easy above hard"], medians["hard above easy"])
-        text = f"epoch {epoch}: the median is higher where easy exceeds hard ({in_words(higher)})"
-        checks.append(Check(text, is_above(higher)))
-        measurements += [
-            measurement(f"median phantom weight, {name}, epoch {epoch}", medians[name])
-            for name in ("easy above hard", "hard above easy")
-        ]
+        higher, medians = higher_where_easy_exceeds_hard(_entry(entries, epoch, 1.5), epoch)
+        checks.append(higher)
+        measurements += medians
     lines = [
         line(f"{name}, {kind}", CHECKPOINTS, [mean(_entry(entries, e, 1.5)[kind]["share"][name]) for e in CHECKPOINTS])
         for name in EACH
         for kind in ("real", "phantom")
     ]
     return Judgement(checks, measurements, [Chart("share of the total weight, rho 1.5", "epoch", tuple(lines))])
-
-
-for _figure, _states in (
-    ("5", "SAM's importance weights are more even at the phantom than at the real weights, and than SGD's"),
-    (
-        "6",
-        "SAM gives less importance to examples badly fit by the easy feature and more to those badly fit by the hard "
-        "one",
-    ),
-    ("8", "Figure 5's trend is there throughout training"),
-    ("9", "Figure 6's pattern is there throughout training"),
-):
-    untestable(
-        f"balanced/fig{_figure}-celeba",
-        where=f"Figure {_figure}, center",
-        states=f"{_states}, on CelebA.",
-        why="CelebA's 162,770 training images and ImageNet's weights of a ResNet-18 are not here. The first 10,000 "
-        "images with a MobileNetV2 would need about 10 minutes of a GPU: not run yet",
-    )
-    untestable(
-        f"balanced/fig{_figure}-waterbirds",
-        where=f"Figure {_figure}, {'right' if _figure in '58' else 'bottom'}",
-        states=f"{_states}, on Waterbirds.",
-        why="Waterbirds and ImageNet's weights of a ResNet-18 are not here",
-    )
