@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 from feature_probes import HAIR_AND_GENDER, QUARTERS, crossed_probes, loaded
-from real_image_pages import LONGER, Row
-from real_images import workers
+from real_image_pages import LONGER
+from real_images import chosen_settings, workers
 from torch import Tensor, nn
 from trial_files import with_files
 
@@ -107,12 +107,6 @@ def recorded(model: nn.Module, data: Data, rho: float | None, batch_size: int, s
     if rho is not None:
         found["phantom"] = in_words(evenly.importance_weights(model, data, rho, batch_size=batch_size, seed=seed))
     return found
-
-
-def chosen_settings(file: Path) -> dict[str, dict[str, float]]:
-    """The settings of each arm that validation chose."""
-    rows = [Row.from_dict(row) for row in json.loads(file.read_text())["rows"]]
-    return {row.label: row.settings for row in rows if row.chosen}
 
 
 def main() -> None:

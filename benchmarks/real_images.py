@@ -9,7 +9,7 @@ r"""Real images with a shortcut, groups or domains: SGD against SAM, ERM against
     EVENLY_DATA=... python benchmarks/real_images.py features celeba --weights FILE --seeds 4 --jobs 8 \
         --out runs/celeba-features --commit COMMIT
     EVENLY_DATA=... python benchmarks/real_images.py features cifar-mnist --seeds 4 --first-seed 10 --crossed-probes \
-        --jobs 8 --name cifar-mnist-4 --out runs/cifar-mnist-4 --commit COMMIT
+        --chosen docs/results/cifar-mnist.json --name cifar-mnist-4 --out runs/cifar-mnist-4 --commit COMMIT
     EVENLY_DATA=... python benchmarks/real_images.py domains --target cartoon --weights FILE --seeds 4 --jobs 8 \
         --out runs/pacs-cartoon --commit COMMIT
 
@@ -87,6 +87,7 @@ CROSSED_NOTES = {
     "the splits are drawn within each group. Probes are balanced over hair and gender. Each quarter of the test images "
     "is measured by probes fitted on validation and the other quarters; errors are means over four draws.",
 }
+CHOSEN_NOTE = "Learning rates and radii are those that validation chose on other seeds ({}.json)."
 DIVERGED = ("became NaN or infinite", "the model gives NaN")
 """What a run's failure says where its learning rate was too high."""
 TARGETS = {"art": "art_painting", "cartoon": "cartoon", "photo": "photo", "sketch": "sketch"}
@@ -175,6 +176,7 @@ def features(args: argparse.Namespace) -> None:
         args, args.data, args.data_options, COMPOSITE, probing, settings, chosen_only=args.crossed_probes
     )
     notes = [CROSSED_NOTES["composite"]] if args.crossed_probes else []
+    notes += [CHOSEN_NOTE.format(args.chosen.stem)] if args.chosen is not None else []
     _keep(args, args.name or args.data, rows, args.data, settings, notes=notes)
 
 
@@ -199,7 +201,7 @@ def _sgd_and_sam(
     """SGD and SAM over the grid, SGD for twice the epochs, the value of each that validation chose, and every probe.
 
     With `one_rate` all but SGD runs at the learning rate that is chosen for SGD. With `chosen_only` there are probes at
-    the chosen values alone.
+    the chosen values alone. Where the user names a file, the values are those that were chosen there, on other seeds.
     """
     settings = settings | args.settings
     rates, radii = (values[:1] if args.trial else values for values in grid.values())
@@ -217,6 +219,9 @@ def _sgd_and_sam(
         return _all(pool, [point(label, swept, seed, everywhere) for label, swept in arms for seed in seeds])
 
     with workers(args.jobs) as pool:
+        if getattr(args, "chosen", None) is not None:
+            arms = chosen_settings(args.chosen).items()
+            return _chosen(_all(pool, [point(*arm, seed, probing) for arm in arms for seed in seeds]), _by_average)
         plain = [("SGD", {"lr": lr}) for lr in rates]
         rows = _chosen(run(pool, plain), _by_average) if one_rate else []
         if one_rate:
@@ -231,6 +236,12 @@ def _sgd_and_sam(
     return [
         evolve(row, probes=probes[row.label, row.seed]) if isinstance(row, Row) and row.chosen else row for row in rows
     ]
+
+
+def chosen_settings(file: Path) -> dict[str, dict[str, float]]:
+    """The settings of each arm that validation chose, from a file of results."""
+    rows = [Row.from_dict(row) for row in json.loads(file.read_text())["rows"]]
+    return {row.label: row.settings for row in rows if row.chosen}
 
 
 def _by_average(row: Row) -> tuple[float, float]:
@@ -373,6 +384,7 @@ def main() -> None:
         if name == "features":
             verb.add_argument("data", choices=[*CLASSES, "celeba"])
             verb.add_argument("--crossed-probes", action="store_true", help="fit a composite's probes on more images")
+            verb.add_argument("--chosen", type=Path, metavar="FILE", help="settings chosen there, instead of a grid")
         if name == "groups":
             verb.add_argument("--methods", default="erm,subsample,group_dro,pde,useful")
         if name == "domains":
