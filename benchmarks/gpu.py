@@ -23,6 +23,7 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -132,13 +133,18 @@ def equal_cost(name: str, seed: int, args: argparse.Namespace) -> dict[str, Any]
     """What a control takes over from the unit that it is of: count, factor and budget."""
     if not name:
         return {}
-    file = f"{UNITS[name].page}.json"
-    of_queue, stored = args.out.parent / name / "home" / file, args.results / file
-    if not (of_queue.exists() or stored.exists()):
-        raise SystemExit(f"{stored} is not there; run {name} first")
-    rows = json.loads((of_queue if of_queue.exists() else stored).read_text())["rows"]
+    rows = json.loads(file_of(name, args).read_text())["rows"]
     of_seed = next(row["results"] for row in rows if row["seed"] == seed)
     return {"count": of_seed["chosen"], "factor": of_seed["factor"], "budget": of_seed["cost"]}
+
+
+def file_of(name: str, args: argparse.Namespace) -> Path:
+    """The file of a unit: the queue's own, or the one in docs/results."""
+    file = f"{page_of(name)}.json"
+    found = [path for path in (args.out.parent / name / "home" / file, args.results / file) if path.exists()]
+    if not found:
+        raise SystemExit(f"{args.results / file} is not there; run {name} first")
+    return found[0]
 
 
 @cache
@@ -318,15 +324,22 @@ def mean_sd(values: Sequence[float], digits: int) -> str:
 
 def run_command(command: Command, args: argparse.Namespace) -> bool:
     """Run a unit of another script until it is done or the part's time is over; whether it is done."""
-    script, *arguments = shlex.split(command.line.format(weights=args.weights))
-    home = args.home or args.out / "home"
-    home.mkdir(parents=True, exist_ok=True)
+    needed = {"weights": args.weights, "results": args.results}
+    if "{celeba-features}" in command.line:
+        needed["celeba-features"] = file_of("celeba-features", args)
+    template = command.line.replace("--weights {weights} ", "") if args.trial else command.line
+    script, *arguments = shlex.split(template.format(**needed))
+    home = args.out / "home"
     line = [sys.executable, str(Path(__file__).with_name(script)), *arguments, "--out", str(args.out)]
-    line += [command.home, str(home), "--commit", args.commit, "--device", args.device]
-    line += ["--trial", str(args.trial), "--epochs", str(args.epochs)] if args.trial else []
+    line += ["--home" if command.in_parts else "--results", str(home), "--commit", args.commit, "--device", args.device]
+    if command.in_parts:
+        line += ["--seconds", str(args.started + args.seconds - time.monotonic())]
+    if args.trial:
+        line += ["--trial", str(args.trial)] if command.in_parts else ["--trial", "--model", "convnet", "--jobs", "1"]
     process = subprocess.Popen(line)
     try:
-        code = process.wait(max(args.started + args.seconds - time.monotonic(), 1))
+        slack = STOPPING if command.in_parts else 0
+        code = process.wait(max(args.started + args.seconds + slack - time.monotonic(), 1))
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
         try:
@@ -336,6 +349,9 @@ def run_command(command: Command, args: argparse.Namespace) -> bool:
         return False
     if code not in (0, MORE_TO_DO):
         sys.exit(code)
+    for file in home.glob(f"{command.page}.*") if code == 0 and args.home else ():
+        args.home.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, args.home)
     return code == 0
 
 
@@ -359,9 +375,11 @@ def run_queue(args: argparse.Namespace) -> bool:
         if time.monotonic() > args.started + args.seconds:
             return False
         print(f"{time.monotonic() - args.started:5.0f} s  {name}", flush=True)
-        unit = argparse.Namespace(**vars(args) | {"out": out / name, "unit": name})
+        folder = COMMANDS[name].folder if name in COMMANDS else ""
+        unit = argparse.Namespace(**vars(args) | {"out": out / (folder or name), "unit": name})
         if not run_named(name, unit):
             return False
+        done.parent.mkdir(exist_ok=True)
         done.touch()
     return True
 

@@ -1,7 +1,7 @@
 """Arms of the 3-layer MLP on CIFAR-10, one after the other, each on three seeds; in parts, as benchmarks/gpu.py.
 
     EVENLY_DATA=... python benchmarks/gpu_mlp.py run --out runs/mlp --commit $(git rev-parse HEAD)
-    python benchmarks/gpu_mlp.py run --out /tmp/trial --trial 200 --epochs 12 --device cpu
+    python benchmarks/gpu_mlp.py run --out /tmp/trial --trial 200 --device cpu
     python benchmarks/gpu_mlp.py page docs/results/cifar10-mlp.json
 
 A series is the arms of a figure, and makes one JSON file in `--home` (`--out`/home). While it has arms left to run the
@@ -34,7 +34,7 @@ from evenly.engine.side_by_side import side_by_side
 from evenly.errors import EvenlyError
 from evenly.runs.folder import read_results
 
-SEEDS, EPOCHS = (0, 1, 2), 200
+SEEDS, EPOCHS, TRIAL_EPOCHS = (0, 1, 2), 200, 12
 SEPARATING_EPOCH = 8
 """Of Nguyen et al. 2024, App. C.2, on CIFAR-10; they name no other for the MLP."""
 LOWER_RATE = 0.01
@@ -278,12 +278,14 @@ def main() -> None:
     verb.add_argument("--seconds", type=float, default=570, help="of one part")
     verb.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     verb.add_argument("--side-by-side", type=int, default=3, metavar="RUNS")
-    verb.add_argument("--epochs", type=int, default=EPOCHS)
+    verb.add_argument("--epochs", type=int, help=f"{EPOCHS}, in a trial {TRIAL_EPOCHS}")
     verb.add_argument("--print-every", type=int, default=50, metavar="EPOCHS")
     verb.add_argument("--trial", type=int, metavar="N", help="train on N random images instead")
     verbs.add_parser("page", help="write the page of a JSON file").add_argument("file", type=Path)
     args = parser.parse_args()
     args.started = time.monotonic()
+    if args.verb == "run" and args.epochs is None:
+        args.epochs = TRIAL_EPOCHS if args.trial else EPOCHS
     if args.verb == "page":
         _page(args.file)
         return

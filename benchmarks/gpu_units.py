@@ -127,17 +127,35 @@ class Command:
 
     Attributes:
         page: its file in docs/results, without the suffix.
-        line: the script and its arguments; {weights} stands for a file of ImageNet's weights of a MobileNetV2.
-        home: the argument by which the script is told where to put its file.
+        line: the script and its arguments; {weights} stands for a file of ImageNet's weights of a MobileNetV2,
+            {results} for docs/results, and {celeba-features} for the file of that unit.
+        in_parts: whether the script stops by itself after `--seconds`; another one is interrupted, and goes on as well.
+        folder: where the queue has its runs, if it shares them with other units.
     """
 
     page: str
     line: str
-    home: str = "--results"
+    in_parts: bool = False
+    folder: str = ""
 
 
 def mlp(series: str, page: str) -> Command:
-    return Command(page, f"gpu_mlp.py run --series {series}", "--home")
+    return Command(page, f"gpu_mlp.py run --series {series}", in_parts=True)
+
+
+def sweep(series: str, page: str, folder: str = "celeba-sweeps") -> Command:
+    line = f"celeba_sweeps.py run --series {series} --weights {{weights}}"
+    return Command(page, line, in_parts=True, folder=folder)
+
+
+def target(domain: str) -> Command:
+    line = f"real_images.py domains --target {domain} --weights {{weights}} --seeds 4 --jobs 8"
+    return Command(f"pacs-{domain}", line)
+
+
+def composite(name: str) -> Command:
+    line = f"real_images.py features {name} --seeds 4 --first-seed 10 --crossed-probes --name {name}-4"
+    return Command(f"{name}-4", f"{line} --chosen {{results}}/{name}.json")
 
 
 COMMANDS = {
@@ -147,10 +165,30 @@ COMMANDS = {
     "mlp-factors": mlp("factors", "cifar10-mlp-factors"),
     "mlp-batches": mlp("batches", "cifar10-mlp-batches"),
     "mlp-rates": mlp("rates", "cifar10-mlp-rates"),
+    "pde-stages": sweep("stages", "celeba-pde-stages"),
+    "pde-sizes": sweep("sizes", "celeba-pde-sizes"),
+    "pde-rates": sweep("rates", "celeba-pde-rates"),
+    "pde-momentum": sweep("momentum", "celeba-pde-momentum"),
+    "pde-augment": sweep("augment", "celeba-pde-augment"),
+    "dro-recipe": sweep("recipe", "celeba-dro-recipe"),
+    "attention": sweep("attention", "cifar-mnist-attention", ""),
+    "celeba-features": Command(
+        "celeba-features", "real_images.py features celeba --weights {weights} --seeds 4 --jobs 8"
+    ),
+    "celeba-importance": Command(
+        "celeba-importance", "celeba_importance.py --weights {weights} --chosen {celeba-features} --jobs 6"
+    ),
+    "pacs-cartoon": target("cartoon"),
+    "pacs-art": target("art"),
+    "pacs-sketch": target("sketch"),
+    "cifar-mnist": composite("cifar-mnist"),
+    "fashion-mnist-mnist": composite("fashion-mnist-mnist"),
 }
 QUEUE = (
     "sam-200", "mlp-lower-rate", "mlp-epochs", "mlp-factors", "mlp-batches", "mlp-rates", "sam-useful", "sam-random",
-    "upweight", "quantile", "misclassification", "sam-upweight", "sam-ta", "sam-ta-useful", "asam", "asam-useful",
+    "upweight", "quantile", "misclassification", "sam-upweight", "celeba-features", "celeba-importance", "pde-stages",
+    "pde-sizes", "pde-rates", "pde-momentum", "dro-recipe", "pde-augment", "attention", "cifar-mnist",
+    "fashion-mnist-mnist", "pacs-cartoon", "pacs-art", "pacs-sketch", "sam-ta", "sam-ta-useful", "asam", "asam-useful",
     "asam-ta", "asam-ta-useful", "useful-x3", "useful-x4", "useful-x5", "sgd-batch-256", "useful-batch-256",
     "sgd-batch-512", "useful-batch-512", "sgd-lr-0.2", "useful-lr-0.2", "sgd-lr-0.4", "useful-lr-0.4", "useful-5",
     "useful-6", "useful-7", "useful-10", "vgg19", "vgg19-useful", "vgg19-sam", "vgg19-sam-useful",
