@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 from feature_probes import HAIR_AND_GENDER, QUARTERS, crossed_probes, loaded
-from real_image_pages import LONGER
 from real_images import chosen_settings, workers
 from torch import Tensor, nn
 from trial_files import with_files
@@ -36,6 +35,7 @@ from evenly.data.benchmarks.places import VARIABLE
 from evenly.diagnose.features import features_at
 from evenly.papers.balanced.importance import described
 from evenly.papers.balanced.importance_celeba import EPOCHS
+from evenly.papers.balanced.real_data import LONGER
 from evenly.runs.folder import FORMAT
 from evenly.values import plain
 

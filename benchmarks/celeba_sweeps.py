@@ -35,7 +35,8 @@ from statistics import mean
 from typing import Any
 
 import torch
-from gpu import MORE_TO_DO, PartOverError, mean_sd, read_metrics
+from gpu import MORE_TO_DO, PartOverError, read_metrics
+from gpu_pages import mean_sd
 from real_images import GROUPED
 from torch import nn
 
@@ -331,7 +332,7 @@ def bring_home(name: str, args: argparse.Namespace) -> None:
         "series": name, "commit": args.commit,
         "command": f"python benchmarks/celeba_sweeps.py run --out FOLDER --series {name}",
         "machine": torch.cuda.get_device_name() if on_gpu else "CPU", "torch": torch.__version__,
-        "trial": args.trial, "arms": arms,
+        "arms": arms, **({"trial": args.trial} if args.trial else {}),
     }  # fmt: skip
     _home(args).mkdir(parents=True, exist_ok=True)
     partial_file = _home(args) / f"{series.page}.partial.json"

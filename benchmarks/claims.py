@@ -90,7 +90,10 @@ def main() -> None:
     claims = all_claims()
     with TemporaryDirectory() as scratch:
         cheap = [id for id, claim in claims.items() if is_cheap(claim)]
-        verdicts |= {verdict.id: verdict for verdict in reproduce(cheap, out=scratch).verdicts}
+        outcome = reproduce(cheap, out=scratch)
+    if outcome.failures:
+        raise SystemExit("\n".join(f"{id}: {reason}" for id, reason in outcome.failures.items()))
+    verdicts |= {verdict.id: verdict for verdict in outcome.verdicts}
     write_verdicts(STORED.parent, [verdicts[id] for id in claims if id in verdicts])
     PAGE.write_text("\n".join(page(verdicts)))
 

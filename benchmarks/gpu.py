@@ -9,9 +9,9 @@
 `queue` lists the units that claims of the papers wait for. `next` runs them one after the other. A part takes
 `--seconds` at most. The same command goes on from the checkpoints in `--out`; its exit code is 0 once all is done and 3
 while there is more to do. After each part `--home` holds a JSON file for each unit, with results, metrics and recorded
-values. Weights are left in `--out`. To make use of a file, copy it into docs/results, write its `page`, and run
-`python benchmarks/claims.py`: the claims that waited for it are then judged. `--trial` trains a small network on that
-many random images.
+values; that of a unit with more to do is called .partial.json. Weights are left in `--out`. To make use of a file, copy
+it into docs/results, write its `page`, and run `python benchmarks/claims.py`: the claims that waited for it are then
+judged. `--trial` trains a small network on that many random images.
 
 Measured on one NVIDIA H200 with three seeds side by side: `sgd-200` took 11 minutes in two parts, `useful-8` 14 and
 `useful-4` and `random`, which follow no forgetting, 11 and 10.5. Minutes of the others are estimates from these.
@@ -28,15 +28,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 import torch
+from gpu_pages import write_page
 from gpu_units import COMMANDS, QUEUE, UNITS, Command, Unit
 from torch import nn
 
@@ -50,13 +49,12 @@ from evenly.papers.claims import Scale, all_claims
 from evenly.papers.nodes import Stored, is_stored, nodes_in
 from evenly.runs.folder import read_results
 
-PER_CLASS, TOP, TRAINING_IMAGES = 100, 5, 50_000
+PER_CLASS, TOP = 100, 5
 MORE_TO_DO = 3
 STOPPING = 20.0
 """Seconds in which an interrupted script may end."""
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 WEIGHTS = Path(os.environ.get("EVENLY_DATA", ".")) / "weights" / "mobilenet_v2-b0353104.npz"
-NETWORKS = {"preact_resnet18": "Pre-activation ResNet-18", "vgg19": "VGG-19"}
 
 
 class PartOverError(Exception):
@@ -206,11 +204,16 @@ def bring_home(unit: Unit, args: argparse.Namespace, device: torch.device) -> No
         "unit": args.unit, "commit": args.commit,
         "command": f"python benchmarks/gpu.py {args.unit} --out FOLDER",
         "machine": torch.cuda.get_device_name() if device.type == "cuda" else "CPU", "torch": torch.__version__,
-        "settings": settings, "record_at": unit.record_at, "rows": rows,
+        "settings": settings, "record_at": unit.record_at, **({"trial": args.trial} if args.trial else {}),
+        "rows": rows,
     }  # fmt: skip
+    done = len([row for row in rows if "results" in row]) == len(unit.seeds)
     for home in filter(None, (args.out / "home", args.home)):
         home.mkdir(parents=True, exist_ok=True)
-        (home / f"{unit.page}.json").write_text(json.dumps(measured, indent=1) + "\n")
+        partly = home / f"{unit.page}.partial.json"
+        partly.unlink(missing_ok=True)
+        file = home / f"{unit.page}.json" if done else partly
+        file.write_text(json.dumps(measured, indent=1) + "\n")
 
 
 def forgetting_row(metrics: list[dict[str, Any]], answers: Any) -> dict[str, Any]:
@@ -242,84 +245,6 @@ def read_metrics(file: Path) -> list[dict[str, Any]]:
 
 def answers_file(run: Path) -> Path:
     return run.with_name(f"{run.name}-answers.npy")
-
-
-def _page(file: Path) -> None:
-    """The page of a JSON file, beside it."""
-    measured = json.loads(file.read_text())
-    file.with_suffix(".md").write_text("\n".join(_lines(measured)) + "\n")
-
-
-def _lines(measured: dict[str, Any]) -> list[str]:
-    unit, rows, settings = UNITS[measured["unit"]], measured["rows"], measured["settings"]
-    seeds = ", ".join(str(row["seed"]) for row in rows)
-    options = "".join(f", {name} {value}" for name, value in unit.options.items())
-    published = "–" if unit.test_error is None else "{:.2f} ± {:.2f} (3 seeds)".format(*unit.test_error)
-    ours: dict[str, tuple[list[float], str, int]] = {
-        "test error, %": ([row["test_error"] for row in rows], published, 2),
-        "cost, as a multiple of ERM's": ([row["cost_multiple"] for row in rows], "–", 2),
-    }
-    if unit.method != "erm":
-        images = [100 * row["results"]["chosen"] / TRAINING_IMAGES for row in rows]
-        ours["images repeated, %"] = (images, "about 30", 1)
-    if measured["record_at"]:
-        last = [row["recorded"][-1] for row in rows]
-        ours["λ_max"] = ([row["lambda_1"] for row in last], f"{unit.lambda_max or '–'}", 1)
-        ours["λ_max / λ_5"] = ([row["lambda_1"] / row["lambda_5"] for row in last], f"{unit.ratio or '–'}", 1)
-        ours["l1 norm"] = ([row["l1_norm"] for row in last], "drawn in its Figure 5", 0)
-    if unit.forgetting:
-        drawn = "drawn in its Figure 8"
-        ours["mean forgetting score"] = ([row["mean_forgetting"] for row in rows], drawn, 2)
-        ours["never forgotten, %"] = ([_forgotten_share(row, 0, 0) for row in rows], drawn, 1)
-        ours["forgotten 20 times or more, %"] = ([_forgotten_share(row, 20) for row in rows], drawn, 1)
-    lines = [
-        f"# {unit.title}", "",
-        f"{NETWORKS[unit.model]}, {unit.method}{options}, {settings['epochs']} epochs, seeds {seeds}, "
-        f"batch {settings['batch_size']}, learning rate {settings['lr']} divided by 10 at half and three quarters, "
-        f"momentum {settings['momentum']}, weight decay {settings['weight_decay']}, zero padding of 4, crop and flip, "
-        f"bf16. The last epoch's weights; the test set selected nothing. {measured['machine']}, "
-        f"torch {measured['torch']}, commit `{measured['commit'][:12]}`.", "",
-        "| at the end | mean ± standard deviation over seeds (each seed) | paper (Tables 1 and 2) |", "|---|---|---|",
-        *(f"| {name} | {mean_sd(values, digits)} | {paper} |" for name, (values, paper, digits) in ours.items()), "",
-    ]  # fmt: skip
-    columns = {"train_loss": "training loss, augmented", "right": "training accuracy, not augmented, %"}
-    columns = {name: title for name, title in columns.items() if name in rows[0]}
-    lines += ["Along the run, means over seeds:", "", "| epoch | " + " | ".join(columns.values()) + " |"]
-    lines.append("|---" * (1 + len(columns)) + "|")
-    for epoch in range(settings["epochs"] // 4, settings["epochs"] + 1, settings["epochs"] // 4):
-        values = {name: mean(row[name][epoch - 1] for row in rows) for name in columns}
-        cells = [f"{100 * value:.2f}" if name == "right" else f"{value:.4f}" for name, value in values.items()]
-        lines.append(f"| {epoch} | " + " | ".join(cells) + " |")
-    if measured["record_at"]:
-        lines += ["", SPECTRUM_NOTE]
-    if unit.forgetting:
-        lines += ["", f"{FORGETTING_NOTE} {sum(row['never_right'] for row in rows)} never were."]
-    return [
-        *lines, "", f"Made by `{measured['command']}`; every number is in `{unit.page}.json` beside this page.",
-    ]  # fmt: skip
-
-
-SPECTRUM_NOTE = """\
-Eigenvalues are of the Hessian of the mean cross-entropy over 1,000 training images, the first 100 of each class, \
-without augmentation, in eval mode and float32, and all have converged. The paper also takes 100 of each class. It \
-does not say which ones, nor in which mode its network was. These runs do not show where the difference in λ_max \
-comes from."""
-
-FORGETTING_NOTE = """\
-Training accuracy and forgetting are of all training images at the end of every epoch, without augmentation. The mean \
-forgetting score is over the images that were right at least once;"""
-
-
-def _forgotten_share(row: dict[str, Any], low: int, high: int | None = None) -> float:
-    """The percentage of the training images that were forgotten from `low` to `high` times."""
-    counts: dict[int, int] = {int(times): count for times, count in row["forgotten_times"].items()}
-    chosen = sum(count for times, count in counts.items() if low <= times and (high is None or times <= high))
-    return 100 * chosen / (sum(counts.values()) + int(row["never_right"]))
-
-
-def mean_sd(values: Sequence[float], digits: int) -> str:
-    each = ", ".join(f"{value:.{digits}f}" for value in values)
-    return f"{mean(values):.{digits}f} ± {stdev(values):.{digits}f} ({each})"
 
 
 def run_command(command: Command, args: argparse.Namespace) -> bool:
@@ -433,7 +358,7 @@ def main() -> None:
     args = parser.parse_args()
     args.started = time.monotonic()
     if args.unit == "page":
-        _page(args.file)
+        write_page(args.file)
     elif args.unit == "queue":
         print_queue()
     else:

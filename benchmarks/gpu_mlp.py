@@ -27,7 +27,8 @@ from statistics import mean
 from typing import Any
 
 import torch
-from gpu import MORE_TO_DO, TRAINING_IMAGES, PartOverError, mean_sd, read_metrics, train
+from gpu import MORE_TO_DO, PartOverError, read_metrics, train
+from gpu_pages import TRAINING_IMAGES, mean_sd
 from gpu_units import Unit
 
 from evenly.engine.side_by_side import side_by_side
@@ -216,7 +217,7 @@ def bring_home(series: Series, args: argparse.Namespace, device: torch.device) -
         "series": name, "commit": args.commit,
         "command": f"python benchmarks/gpu_mlp.py run --out FOLDER --series {name}",
         "machine": torch.cuda.get_device_name() if device.type == "cuda" else "CPU", "torch": torch.__version__,
-        "settings": settings, "arms": arms,
+        "settings": settings, "arms": arms, **({"trial": args.trial} if args.trial else {}),
     }  # fmt: skip
     partial_file = home / f"{series.page}.partial.json"
     partial_file.unlink(missing_ok=True)

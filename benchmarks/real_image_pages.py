@@ -17,7 +17,6 @@ from evenly.runs.results import Measured
 from evenly.values import Value
 
 GROUPS = ("dark-haired women", "dark-haired men", "blond women", "blond men")
-LONGER = "SGD, twice the epochs"
 NOTES = {
     "groups": (
         "ERM's learning rate is chosen in the same way as every other method's. ERM is therefore the control of every "

@@ -44,7 +44,7 @@ from typing import Any
 import torch
 from attrs import evolve
 from feature_probes import CLASSES, both_features, both_features_crossed, hair_and_gender, loaded, on_target
-from real_image_pages import LONGER, Diverged, Row, known, write_page
+from real_image_pages import Diverged, Row, known, write_page
 from torch import nn
 from trial_files import with_files
 
@@ -52,6 +52,7 @@ import evenly
 from evenly.data.benchmarks.places import VARIABLE
 from evenly.experiment.request import Request, erm_settings
 from evenly.files import write_json
+from evenly.papers.balanced.real_data import LONGER
 from evenly.runs.arms import Arm
 from evenly.runs.folder import FORMAT
 from evenly.runs.summary import Row as ComparisonRow

@@ -102,10 +102,13 @@ def test_the_page_of_cifar10_follows_from_what_was_measured(monkeypatch):
 @pytest.mark.parametrize("file", stored("unit"), ids=lambda file: file.stem)
 def test_the_pages_of_200_epochs_follow_from_what_was_measured(file, tmp_path, monkeypatch):
     (tmp_path / file.name).write_text(file.read_text())
-    benchmark("gpu", monkeypatch)._page(tmp_path / file.name)
+    benchmark("gpu_pages", monkeypatch).write_page(tmp_path / file.name)
     assert (tmp_path / file.with_suffix(".md").name).read_text() == file.with_suffix(".md").read_text()
-    rows = json.loads(file.read_text())["rows"]
+    measured = json.loads(file.read_text())
+    unit, rows = benchmark("gpu_units", monkeypatch).UNITS[measured["unit"]], measured["rows"]
+    assert (unit.page, len(rows)) == (file.stem, len(unit.seeds))
     for row in rows:
+        assert (row["results"]["method"], row["results"]["optimizer"]) == (unit.method, unit.optimizer)
         splits = RunResult.from_dict(row["results"]).splits
         assert row["test_error"] == pytest.approx(100 - 100 * splits["test"].accuracy)
         if "forgotten_times" not in row:
@@ -123,8 +126,7 @@ def test_the_pages_of_200_epochs_follow_from_what_was_measured(file, tmp_path, m
 def test_the_pages_of_series_follow_from_what_was_measured(tmp_path, monkeypatch):
     for file in stored("series"):
         (tmp_path / file.name).write_text(file.read_text())
-        script = re.search(r"benchmarks/(\w+)\.py", json.loads(file.read_text())["command"])[1]
-        benchmark(script, monkeypatch)._page(tmp_path / file.name)
+        benchmark("gpu_pages", monkeypatch).write_page(tmp_path / file.name)
         assert (tmp_path / file.with_suffix(".md").name).read_text() == file.with_suffix(".md").read_text()
     arms = json.loads((PAGES / "results" / "cifar10-mlp.json").read_text())["arms"]
     text = (PAGES / "images.md").read_text()

@@ -57,6 +57,12 @@ def judged(ids: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, out: P
     return {verdict.id: verdict for verdict in outcome.verdicts}
 
 
+def test_no_trial_and_no_part_is_among_the_results() -> None:
+    for file in RESULTS.glob("*.json"):
+        assert not file.stem.endswith(".partial"), file.name
+        assert "trial" not in json.loads(file.read_text()), file.name
+
+
 def test_every_file_that_a_claim_waits_for_has_a_unit_and_minutes(gpu) -> None:
     made = {gpu.page_of(name): name for name in gpu.QUEUE}
     for id, absent in waiting().items():
@@ -86,6 +92,61 @@ def test_every_claim_on_cifar10_can_be_judged_from_such_files(gpu, monkeypatch, 
             assert verdict.outcome == "does not hold" or "half" in id, id  # equal arms are not lower
 
 
+def arm(better: bool) -> dict:
+    """A file of an arm, good or bad in everything that is measured."""
+    file = json.loads((RESULTS / "cifar10-useful-8.json").read_text())
+    scale = 0.5 if better else 1.0
+    for k, row in enumerate(file["rows"]):
+        row["test_error"] = scale * (5 + 0.02 * k)
+        often, never = (1000, 40_000) if better else (9000, 20_000)
+        row["forgotten_times"] = {"0": never + 10 * k, "25": often + 10 * k, "3": 50_000 - never - often - 20 * k}
+        row["recorded"][-1] |= {"l1_norm": scale * (37_000 + k), "lambda_1": scale * (20 + k), "lambda_5": 4.0}
+    return file
+
+
+def arms_of(id: str) -> list[str]:
+    """The files of a claim in the order in which it names them: the better one is last."""
+    return list(dict.fromkeys(node.file for node in nodes_in(all_claims()[id].uses(Scale()))))
+
+
+COMPARED = [
+    id
+    for id in readers("cifar10-")
+    if id.startswith(("useful/table3", "useful/table4", "useful/table5", "useful/table6", "useful/fig4"))
+    or id in ("useful/fig3-cifar10-ta", "useful/fig3-cifar10-sam-useful", "useful/fig5-sam", "useful/fig5-sam-useful")
+    or id in ("useful/fig3-cifar10-sam", "useful/fig8-sam", "useful/table1-sam", "useful/fig5", "useful/table2")
+]
+
+
+@pytest.mark.parametrize("id", COMPARED)
+def test_a_comparison_turns_if_its_arms_are_exchanged(id, monkeypatch, tmp_path) -> None:
+    *others, best = arms_of(id)
+    outcomes = []
+    for swapped in (False, True):
+        folder = tmp_path / str(swapped)
+        folder.mkdir()
+        for name in (*others, best):
+            (folder / name).write_text(json.dumps(arm((name == best) != swapped)))
+        verdict = judged([id], folder, monkeypatch, tmp_path / f"claims-{swapped}")[id]
+        outcomes.append(verdict.outcome)
+    assert outcomes[0] in ("holds", "holds in part")
+    assert outcomes[1] == "does not hold"
+
+
+@pytest.mark.parametrize(
+    ("id", "known", "outcome"),
+    [("useful/fig10-left", 128.0, "holds in part"), ("useful/fig10-right", 2.0, "does not hold")],
+)
+def test_what_was_measured_before_does_not_decide_a_sweep(id, known, outcome, monkeypatch, tmp_path) -> None:
+    """Factor 2 has to be the best, so that a bad number there decides all the same."""
+    tree = all_claims()[id].uses(Scale())
+    for value, node in tree["useful"].items():
+        (tmp_path / node.file).write_text(json.dumps(arm(value != known)))
+    for node in nodes_in(tree["sgd"]):
+        (tmp_path / node.file).write_text(json.dumps(arm(False)))
+    assert judged([id], tmp_path, monkeypatch, tmp_path / "claims")[id].outcome == outcome
+
+
 def trial(gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: str) -> int:
     line = ["gpu.py", *arguments, "--out", str(tmp_path / "out"), "--home", str(tmp_path), "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", line)
@@ -97,8 +158,12 @@ def trial(gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: str)
 def test_a_unit_is_stopped_goes_on_and_its_claims_are_judged(gpu, monkeypatch, tmp_path) -> None:
     short = ("sam-200", "--trial", "20", "--epochs", "2")
     assert trial(gpu, monkeypatch, tmp_path, *short, "--seconds", "0") == gpu.MORE_TO_DO
+    assert (tmp_path / "cifar10-sam-200.partial.json").exists()
+    assert not (tmp_path / "cifar10-sam-200.json").exists()
     assert trial(gpu, monkeypatch, tmp_path, *short) == 0
+    assert not (tmp_path / "cifar10-sam-200.partial.json").exists()
     file = json.loads((tmp_path / "cifar10-sam-200.json").read_text())
+    assert file["trial"] == 20
     assert [row["epochs"] for row in file["rows"]] == [2, 2, 2]
     there = {"cifar10-sam-200.json", "cifar10-sgd-200.json", "cifar10-useful-8.json"}
     ids = [id for id, files in readers("cifar10-sam-200").items() if files <= there]

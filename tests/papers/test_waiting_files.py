@@ -114,7 +114,7 @@ TABLE_CLAIMS = {
 def test_a_table_s_claim_follows_the_numbers(results: Path, id: str, probe: str) -> None:
     """Four seeds made of one: with SAM's probe clearly better it holds; with it worse, or as good, it does not.
 
-    Errors far from the published ones make it hold in part, where the rule has these.
+    Errors far from the published ones, or others that SAM does not lower, make it hold in part.
     """
 
     def with_errors(sam: float) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_a_table_s_claim_follows_the_numbers(results: Path, id: str, probe: str)
                 rows.append(of_seed)
         return content | {"rows": rows}
 
-    assert outcome(id, with_errors(0.2)) == ("holds in part" if "mnist" in id else "holds")
+    assert outcome(id, with_errors(0.2)) == ("holds" if "pacs" in id else "holds in part")
     assert outcome(id, with_errors(0.3)) == "does not hold"
     assert outcome(id, with_errors(0.4)) == "does not hold"
 
@@ -140,8 +140,8 @@ def test_a_table_s_claim_minds_the_test_error_and_the_cost(results: Path) -> Non
     rows = [deepcopy(row) | {"seed": seed} for row in content["rows"] for seed in range(4)]
     for row in rows:
         sam = row["label"] == "SAM"
-        row["probes"] = {"hair, probing error": 0.1, "gender, probing error": 0.2 if sam else 0.3}
-        row["splits"]["test"]["train_weighted"] = 0.9
+        row["probes"] = {"hair, probing error": 0.1 - 0.01 * sam, "gender, probing error": 0.2 if sam else 0.3}
+        row["splits"]["test"]["train_weighted"] = 0.9 + 0.01 * sam
     assert outcome("balanced/table1-celeba", content | {"rows": rows}) == "holds"
     for row in rows:
         if row["label"] == "SGD, twice the epochs":

@@ -145,9 +145,7 @@ def _numbers(verdict: Verdict) -> Table | None:
     rows += [
         Row(name, [Cell("–"), Cell(""), Cell(""), Cell(text)])
         for name, text in verdict.statement.published.items()
-        if not any(
-            each == name or each.startswith((f"{name},", f"{name}:")) or each.endswith(f", {name}") for each in known
-        )
+        if not any(_is_of(each, name) for each in known)
     ]
     if not rows:
         return None

@@ -22,13 +22,13 @@ from evenly.papers.balanced.importance import (
     lorenz_chart,
     shares,
 )
+from evenly.papers.balanced.real_data import LONGER
 from evenly.papers.claims import claim, untestable
 from evenly.papers.judging import differences, in_words, is_below
 from evenly.papers.nodes import Stored
 from evenly.runs.differences import mean
 from evenly.runs.verdict import Check, Judgement, Measurement, measurement
 
-LONGER = "SGD, twice the epochs"
 EPOCHS = (2, 5, 10, 20)
 """Of 20. SGD for twice the epochs is recorded after twice as many, when it has cost as much as SAM."""
 INCOMPLETE = 5

@@ -270,7 +270,8 @@ def table_6_celeba(stored: Content) -> Judgement:
     states="A smaller learning rate in the expansion stage needs more expansions until early stopping, and need not "
     "give a better result.",
     rule="Over 3 seeds, paired by seed: the 95% interval of the number of expansions up to the epoch that validation "
-    "selects of the expansion stage, at factor 0.001 minus at factor 1, is above 0. All must cost the same to 1%. Side "
+    "selects of the expansion stage, at factor 0.001 minus at factor 1, is above 0; if all seeds differ by the same "
+    "number, that number is. All must cost the same to 1%. Side "
     "point: of the four factors, 0.001 does not have the highest mean worst group of the test set at that epoch.",
     choices=(*CHOICES, "the chart shows the test set, as the figure does, in the mean over seeds"),
     fidelity=PROXY,

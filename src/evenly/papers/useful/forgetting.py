@@ -29,6 +29,7 @@ def figure_8(sgd: File, useful: File) -> Judgement:
 
 @claim(
     "useful/fig8-sam",
+    revised="The numbers of SGD had been read before the rule was written.",
     where="Figure 8: SAM",
     states="SAM, too, has fewer examples that are forgotten often.",
     rule=f"{SEEDS_RULE}: the share forgotten 20 times or more is lower with SAM. Side points: on every seed; "
@@ -45,8 +46,11 @@ def forgotten_less(arm: str, sgd: File, other: File) -> Judgement:
     """Fewer examples are forgotten often by an arm than by SGD."""
 
     def share(file: File, low: int, high: float) -> list[float]:
-        counts = [row["forgotten_times"] for row in file["rows"]]
-        return [100 * sum(n for t, n in each.items() if low <= int(t) <= high) / sum(each.values()) for each in counts]
+        rows = [(row["forgotten_times"], row["never_right"]) for row in file["rows"]]
+        return [
+            100 * sum(n for t, n in times.items() if low <= int(t) <= high) / (sum(times.values()) + never_right)
+            for times, never_right in rows
+        ]
 
     often, never = ([share(file, *part) for file in (sgd, other)] for part in ((20, 1000), (0, 0)))
     more = sum(after > before for before, after in zip(*never, strict=True))
