@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def waiting() -> dict[str, list[Stored]]:
     return {id: absent for id, absent in files.items() if absent}
 
 
+@cache
 def readers(start: str) -> dict[str, set[str]]:
     """Claims that only read stored files, at least one of whose names starts so, with all those files."""
     uses = {id: list(nodes_in(claim.uses(Scale()))) for id, claim in all_claims().items() if claim.uses is not None}
