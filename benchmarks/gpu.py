@@ -9,9 +9,10 @@
 `queue` lists the units that claims of the papers wait for. `next` runs them one after the other. A part takes
 `--seconds` at most. The same command goes on from the checkpoints in `--out`; its exit code is 0 once all is done and 3
 while there is more to do. After each part `--home` holds a JSON file for each unit, with results, metrics and recorded
-values; that of a unit with more to do is called .partial.json. Weights are left in `--out`. To make use of a file, copy
-it into docs/results, write its `page`, and run `python benchmarks/claims.py`: the claims that waited for it are then
-judged. `--trial` trains a small network on that many random images.
+values; that of a unit with more to do is called .partial.json, and a unit that another script runs has its file once it
+is done. Weights are left in `--out`. To make use of a file, copy it into docs/results, write its `page`, and run
+`python benchmarks/claims.py`: the claims that waited for it are then judged. `--trial` trains a small network on that
+many random images.
 
 Measured on one NVIDIA H200 with three seeds side by side: `sgd-200` took 11 minutes in two parts, `useful-8` 14 and
 `useful-4` and `random`, which follow no forgetting, 11 and 10.5. Minutes of the others are estimates from these.
@@ -27,6 +28,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from dataclasses import replace
 from functools import cache, partial
@@ -45,6 +47,7 @@ from evenly.engine.batches import Batches
 from evenly.engine.evaluation import outputs_of
 from evenly.engine.losses import predictions
 from evenly.engine.side_by_side import side_by_side
+from evenly.errors import EvenlyError, first_line
 from evenly.papers.claims import Scale, all_claims
 from evenly.papers.nodes import Stored, is_stored, nodes_in
 from evenly.runs.folder import read_results
@@ -75,6 +78,8 @@ class Answers:
         self.labels, self.metrics = data.train.labels, run / "metrics.jsonl"
         file = answers_file(run)
         if not file.exists():
+            if read_metrics(self.metrics):
+                raise EvenlyError(f"{file} is gone, which forgetting is counted from; remove {run} and train it again")
             file.parent.mkdir(parents=True, exist_ok=True)
             np.save(file, np.zeros((epochs, len(data.train)), dtype=bool))
         self.rows = np.load(file, mmap_mode="r+")
@@ -115,7 +120,7 @@ def train(unit: Unit, seed: int, args: argparse.Namespace, device: torch.device,
     record = {"spectrum": Spectrum(data.train, seed), "l1": True, "epochs": list(unit.record_at)}
 
     def progress(share: float, note: str) -> None:
-        if round(share * unit.epochs) % args.print_every == 0:
+        if note and round(share * unit.epochs) % args.print_every == 0:
             print(f"{time.monotonic() - args.started:5.0f} s  seed {seed}: {note}", flush=True)
         if time.monotonic() > until and share < 1:
             raise PartOverError
@@ -294,7 +299,7 @@ def run_queue(args: argparse.Namespace) -> bool:
     """Run the units whose files are not in docs/results, one after the other; whether all are done."""
     out = args.out
     for name in QUEUE:
-        done = out / name / "done"
+        done = out / name / ("done-trial" if args.trial else "done")
         if done.exists() or (args.results / f"{page_of(name)}.json").exists():
             continue
         if time.monotonic() > args.started + args.seconds:
@@ -331,8 +336,16 @@ def print_queue() -> None:
     for name in QUEUE:
         if page_of(name) in files:
             minutes, claims = files[page_of(name)]
-            print(f"{name:<20} {minutes:>4} min  {', '.join(dict.fromkeys(claims))}")
+            text = f"{name:<20} {minutes:>4} min  {', '.join(dict.fromkeys(claims))}"
+            print(textwrap.fill(text, 100, subsequent_indent=" " * 31, break_on_hyphens=False))
     print(f"{sum(minutes for minutes, _ in files.values()):>25} min in all")
+
+
+def at_least_1(text: str) -> int:
+    """A number on the command line."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return number
 
 
 def main() -> None:
@@ -349,20 +362,26 @@ def main() -> None:
         verb.add_argument("--commit", default="unknown")
         verb.add_argument("--seconds", type=float, default=570, help="of one part")
         verb.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-        verb.add_argument("--epochs", type=int, help="instead of the unit's")
+        verb.add_argument("--epochs", type=at_least_1, help="instead of the unit's")
         verb.add_argument("--record-at", type=int, nargs="*", metavar="EPOCH", help="instead of the unit's")
         verb.add_argument("--print-every", type=int, default=10, metavar="EPOCHS")
-        verb.add_argument("--trial", type=int, metavar="N", help="train a small network on N random images instead")
+        verb.add_argument(
+            "--trial", type=at_least_1, metavar="N", help="train a small network on N random images instead"
+        )
     verbs.add_parser("queue", help="list the units that claims wait for")
     verbs.add_parser("page", help="write the page of a JSON file").add_argument("file", type=Path)
     args = parser.parse_args()
     args.started = time.monotonic()
-    if args.unit == "page":
-        write_page(args.file)
-    elif args.unit == "queue":
-        print_queue()
-    else:
-        sys.exit(0 if (run_queue(args) if args.unit == "next" else run_named(args.unit, args)) else MORE_TO_DO)
+    try:
+        if args.unit == "page":
+            write_page(args.file)
+        elif args.unit == "queue":
+            print_queue()
+        else:
+            sys.exit(0 if (run_queue(args) if args.unit == "next" else run_named(args.unit, args)) else MORE_TO_DO)
+    except (EvenlyError, OSError, ValueError) as error:
+        print(f"gpu.py: {first_line(error)}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,17 @@ def test_the_list_has_every_claim_and_its_verdict(registry, evenly, monkeypatch)
     assert [each["outcome"] for each in listed] == ["holds", "not testable here"]
 
 
+def test_why_a_claim_is_not_judged_is_printed(registry, evenly):
+    assert "\npde/full: needs Waterbirds\n" in evenly("reproduce", "pde/full")[1]
+
+
+def test_a_file_is_no_folder(registry, evenly, tmp_path):
+    (tmp_path / "list.txt").write_text("mine")
+    for claims in ([], ["pde/full"]):
+        code, _, err = evenly("reproduce", *claims, "--out", str(tmp_path / "list.txt"))
+        assert (code, "is a file; give a folder" in err) == (2, True)
+
+
 def test_the_exit_code_is_1_where_a_claim_does_not_hold_any_more(registry, evenly):
     code, out, _ = evenly("reproduce", "useful")
     assert code == 0

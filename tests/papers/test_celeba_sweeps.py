@@ -75,8 +75,12 @@ def judge(trial: Home) -> Callable[..., Judgement]:
 def test_every_claim_is_judged_from_the_files_of_a_trial(
     trial: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(nodes, "stored_folder", lambda: trial[1])
-    verdicts = {each.id: each for each in reproduce(IDS, out=tmp_path).verdicts}
+    stored = tmp_path / "stored"
+    stored.mkdir()
+    for file in trial[1].glob("*.json"):  # without the mark of a trial, which would be refused
+        (stored / file.name).write_text(json.dumps(json.loads(file.read_text()) | {"trial": None}))
+    monkeypatch.setattr(nodes, "stored_folder", lambda: stored)
+    verdicts = {each.id: each for each in reproduce(IDS, out=tmp_path / "claims").verdicts}
     assert list(verdicts) == IDS
     assert all(each.judgement is not None and each.judgement.checks for each in verdicts.values())
 

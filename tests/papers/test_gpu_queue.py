@@ -85,7 +85,8 @@ def test_every_claim_on_cifar10_can_be_judged_from_such_files(gpu, monkeypatch, 
         arms = {arm.name: mlp["arms"]["useful"] for arm in series.arms}
         (tmp_path / f"{series.page}.json").write_text(json.dumps(mlp | {"arms": arms}))
     for unit in gpu.UNITS.values():
-        (tmp_path / f"{unit.page}.json").write_text((RESULTS / "cifar10-useful-8.json").read_text())
+        file = json.loads((RESULTS / "cifar10-useful-8.json").read_text())
+        (tmp_path / f"{unit.page}.json").write_text(json.dumps(file | {"unit": unit.page.removeprefix("cifar10-")}))
     verdicts = judged(list(readers("cifar10-")), tmp_path, monkeypatch, tmp_path / "claims")
     assert len(verdicts) > 30
     for id, verdict in verdicts.items():
@@ -96,7 +97,7 @@ def test_every_claim_on_cifar10_can_be_judged_from_such_files(gpu, monkeypatch, 
 
 def arm(better: bool) -> dict:
     """A file of an arm, good or bad in everything that is measured."""
-    file = json.loads((RESULTS / "cifar10-useful-8.json").read_text())
+    file = json.loads((RESULTS / "cifar10-useful-8.json").read_text()) | {"unit": ""}
     scale = 0.5 if better else 1.0
     for k, row in enumerate(file["rows"]):
         row["test_error"] = scale * (5 + 0.02 * k)
@@ -166,6 +167,9 @@ def test_a_unit_is_stopped_goes_on_and_its_claims_are_judged(gpu, monkeypatch, t
     file = json.loads((tmp_path / "cifar10-sam-200.json").read_text())
     assert file["trial"] == 20
     assert [row["epochs"] for row in file["rows"]] == [2, 2, 2]
+    with pytest.raises(AssertionError):
+        judged(["useful/fig5-sam"], tmp_path, monkeypatch, tmp_path / "trial")  # it is of a trial
+    (tmp_path / "cifar10-sam-200.json").write_text(json.dumps(file | {"trial": None}))
     there = {"cifar10-sam-200.json", "cifar10-sgd-200.json", "cifar10-useful-8.json"}
     ids = [id for id, files in readers("cifar10-sam-200").items() if files <= there]
     assert "useful/table1-sam" in ids

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from evenly.errors import EvenlyError
 from evenly.papers import nodes
 from evenly.papers.claims import SCALES, Scale, all_claims
 from evenly.papers.nodes import Stored, nodes_in, why_not_stored
@@ -50,19 +51,37 @@ def test_verdicts_on_stored_files_are_those_of_the_files_that_are_here(tmp_path:
     stored = read_verdicts(DOCS / "results" / "claims.json")
     reproduce(only_stored, out=tmp_path)
     assert len(only_stored) > 20
-    assert read_verdicts(tmp_path) == {id: stored[id] for id in only_stored}
+    assert read_verdicts(tmp_path) == {id: stored[id] for id in only_stored}, "run python benchmarks/claims.py"
 
 
 def test_a_claim_may_be_there_before_its_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     waits = Stored("a.json", minutes=3), Stored("b.json", minutes=4), Stored("a.json", minutes=3)
     monkeypatch.setattr(nodes, "stored_folder", lambda: tmp_path)
-    assert why_not_stored(waits) == "needs about 7 minutes of a GPU: not run yet (a, b)"
+    assert why_not_stored(waits) == "not run yet: benchmarks/gpu.py needs about 7 minutes of a GPU for a, b"
     (tmp_path / "a.json").write_text("{}")
-    assert why_not_stored(waits) == "needs about 4 minutes of a GPU: not run yet (b)"
+    assert why_not_stored(waits) == "not run yet: benchmarks/gpu.py needs about 4 minutes of a GPU for b"
     (tmp_path / "b.json").write_text("{}")
     assert why_not_stored(waits) == ""
     monkeypatch.setattr(nodes, "stored_folder", lambda: None)
     assert "from a clone" in why_not_stored(waits)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"rows": [', "cannot be read"),
+        ("[]", "holds no results"),
+        ('{"trial": 20}', "is of a trial"),
+        ('{"unit": "vgg19"}', "holds the results of vgg19"),
+    ],
+)
+def test_a_stored_file_that_is_not_what_it_should_be(content, message, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(nodes, "stored_folder", lambda: tmp_path)
+    (tmp_path / "cifar10-sam-200.json").write_text(content)
+    with pytest.raises(
+        EvenlyError, match=rf"docs/results/cifar10-sam-200.json .*{message}.*; restore the file, or run"
+    ):
+        nodes.read_stored(Stored("cifar10-sam-200.json"))
 
 
 @pytest.mark.parametrize("page", ["findings.md", "audit.md", "groups.md", "stability.md"])

@@ -191,7 +191,7 @@ def test_what_cannot_be_judged_says_why(registry, tmp_path):
     assert reasons["useful/full"] == "needs CIFAR-100, which is not here"
     assert reasons["useful/gpu"] == "it needs a GPU"
     assert reasons["useful/large"] == "it has no small scale"
-    assert reasons["useful/stored"] == "needs about 5 minutes of a GPU: not run yet (nothing)"
+    assert reasons["useful/stored"] == "not run yet: benchmarks/gpu.py needs about 5 minutes of a GPU for nothing"
     assert "waterbirds" in reasons["useful/data"]
 
 
@@ -284,3 +284,10 @@ def test_the_report_verb_makes_the_pages_again(registry, tmp_path):
     shutil.rmtree(tmp_path / "computations")
     evenly.write_report(tmp_path)
     assert page.read_text() == content
+
+
+def test_a_number_of_seeds_is_kept_only_where_it_changes_something(registry, tmp_path):
+    register()
+    register("useful/fixed", node=lambda scale: {"draws": [computed(draw, seed=seed) for seed in (0, 1)]})
+    seeds = {each.id: each.seeds for each in reproduce(out=tmp_path, seeds=2).verdicts}
+    assert seeds == {"useful/mean": 2, "useful/fixed": None}

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from evenly.runs.verdict import Verdict
 
 OUT = Path("reproduced")
+FEW = 20
+"""Claims of which the reasons are printed, where some are not testable."""
 MOST_JOBS = 4
 """Processes that are started without being asked for."""
 
@@ -97,6 +99,9 @@ def reproduce(
         print(json.dumps(outcome.to_dict(), indent=2))
     else:
         print("\n".join(_lines(outcome.verdicts)))
+        for verdict in outcome.verdicts if len(outcome.verdicts) <= FEW else ():
+            if verdict.reason:
+                print(f"{verdict.id}: {verdict.reason}")
         for verdict in outcome.turned:
             print(f"held before and does not now: {verdict.id}")
         for id, reason in outcome.failures.items():
@@ -111,6 +116,8 @@ def _list(folder: Path, as_json: bool) -> None:
     from evenly.papers.claims import all_claims
     from evenly.runs.verdict import Verdict, read_verdicts
 
+    if folder.is_file():
+        raise EvenlyError(f"{folder} is a file; give a folder as --out")
     there = read_verdicts(folder)
     verdicts = [
         there.get(id) or Verdict(each.statement, "", "not testable here" if each.untestable else "not run")
@@ -135,8 +142,7 @@ def _lines(verdicts: Iterable[Verdict]) -> Iterator[str]:
     first, second = (max(map(len, column)) for column in zip(*((v.outcome, v.id) for v in verdicts), strict=True))
     for verdict in verdicts:
         start = f"{verdict.outcome:<{first}}  {verdict.id:<{second}}  "
-        text = textwrap.shorten(
-            f"{verdict.statement.where}: {verdict.statement.states}", max(width - len(start), 20), placeholder=" …"
-        )
+        text = f"{verdict.statement.where}. {verdict.statement.states}"
+        text = textwrap.shorten(text, max(width - len(start), 20), placeholder=" …")
         yield (start + text).rstrip()
     yield in_short(verdicts)

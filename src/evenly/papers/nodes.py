@@ -166,12 +166,25 @@ def why_not_stored(nodes: Iterable[Stored]) -> str:
     if stored_folder() is None:
         return f"docs/results/{absent[0].file} is not here; run evenly from a clone of its repository"
     names = ", ".join(node.file.removesuffix(".json") for node in absent)
-    return f"needs about {sum(node.minutes for node in absent)} minutes of a GPU: not run yet ({names})"
+    minutes = sum(node.minutes for node in absent)
+    return f"not run yet: benchmarks/gpu.py needs about {minutes} minutes of a GPU for {names}"
 
 
 def read_stored(node: Stored) -> StoredResult:
-    """The content of a stored file."""
-    return StoredResult(json.loads(((stored_folder() or Path()) / node.file).read_bytes()))
+    """The content of a stored file, which must be whole, no trial, and of the unit that it is named after."""
+    again = "; restore the file, or run its unit of benchmarks/gpu.py again"
+    try:
+        content = json.loads(((stored_folder() or Path()) / node.file).read_bytes())
+    except (OSError, ValueError) as error:
+        raise EvenlyError(f"docs/results/{node.file} cannot be read ({first_line(error)}){again}") from error
+    if not isinstance(content, dict):
+        raise EvenlyError(f"docs/results/{node.file} holds no results{again}")
+    if content.get("trial"):
+        raise EvenlyError(f"docs/results/{node.file} is of a trial on random images{again}")
+    unit = str(content.get("unit", ""))
+    if not Path(node.file).stem.endswith(unit):
+        raise EvenlyError(f"docs/results/{node.file} holds the results of {unit}{again}")
+    return StoredResult(content)
 
 
 @frozen

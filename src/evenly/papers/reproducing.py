@@ -118,9 +118,12 @@ def judged_by(each: Claim, scale: Scale, tree: Mapping[str, Any], result: Callab
     places = [node.measured_on if isinstance(node, StoredResult) else node.machine for node in measured]
     judgement = each.judge(**filled_values(results))
     seconds = sum(node.seconds for node in measured if isinstance(node, Result))
+    assert each.uses is not None
+    has_seeds = scale.count is not None and tree != each.uses(Scale(scale.name))
     return Verdict(
         each.stated(scale.name), scale.name, judgement.outcome, judgement,
-        measured_on="; ".join(dict.fromkeys(places)) or machine(), seeds=scale.count, seconds=round(seconds, 3),
+        measured_on="; ".join(dict.fromkeys(places)) or machine(), seconds=round(seconds, 3),
+        seeds=scale.count if has_seeds else None,
     )  # fmt: skip
 
 
@@ -189,6 +192,8 @@ def _walked(trees: Iterable[Mapping[str, Any]], work: ClaimWork, device: Any) ->
     nodes: dict[str, RunNode | Computation] = {}
     for tree in trees:
         nodes |= {node.id: node for node in nodes_in(tree) if not isinstance(node, Stored)}
+    if not nodes:
+        return Walked()
     progress = GraphProgress(len(nodes), "reproducing")
 
     def report(event: Event | Shared, node: Any) -> None:

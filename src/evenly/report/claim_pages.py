@@ -38,8 +38,8 @@ MOST_TICKS = 12
 HOW_TO_READ = (
     "Every claim has a rule. A claim holds where all conditions of its rule are met. It holds in part where its main "
     "point is met and a side point is not. Otherwise it does not hold, which may mean that a few seeds do not show it.",
-    "Rules were written before a claim was run. Where one was changed after a first run, or similar numbers were known "
-    "before, the claim says so. A corrected statement was found from a counterexample to the printed one.",
+    "Most rules were written before their claim was run. Where one was changed after a first run, or similar numbers "
+    "were known before, the claim says so. A corrected statement was found from a counterexample to the printed one.",
     "Fidelity says how close the setting is to the paper's: the same, reduced, or another data set in its place. "
     "What the paper leaves open is listed as our choice. Intervals are 95% t-intervals over seeds.",
 )

@@ -147,7 +147,7 @@ class Verdict(Value):
         scale: "small" or "paper".
         reason: why it is not testable here.
         measured_on: the machine, and where it was measured at another time also the commit.
-        seeds: how many were asked for, instead of the claim's own number.
+        seeds: how many were asked for, instead of the claim's own number; None also where that number is fixed.
     """
 
     statement: Statement

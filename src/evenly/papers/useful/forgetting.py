@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from evenly.papers.claims import claim, untestable
-from evenly.papers.useful.images import CHOICES, READ_BEFORE, SAM, SEEDS_RULE, SGD, USEFUL, File, lower
+from evenly.papers.useful.images import CHOICES, READ_BEFORE, SAM, SEEDS_RULE, SGD, USEFUL, File, by_seed, lower
 from evenly.runs.differences import mean
 from evenly.runs.verdict import Chart, Check, Judgement, line, measurement
 
@@ -46,7 +46,7 @@ def forgotten_less(arm: str, sgd: File, other: File) -> Judgement:
     """Fewer examples are forgotten often by an arm than by SGD."""
 
     def share(file: File, low: int, high: float) -> list[float]:
-        rows = [(row["forgotten_times"], row["never_right"]) for row in file["rows"]]
+        rows = [(row["forgotten_times"], row["never_right"]) for row in by_seed(file["rows"])]
         return [
             100 * sum(n for t, n in times.items() if low <= int(t) <= high) / (sum(times.values()) + never_right)
             for times, never_right in rows

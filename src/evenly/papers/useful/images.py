@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import evolve
 
+from evenly.errors import EvenlyError
 from evenly.papers.claims import claim, untestable
 from evenly.papers.judging import in_words, is_above
 from evenly.papers.nodes import Stored
@@ -15,6 +16,7 @@ from evenly.runs.differences import mean, paired
 from evenly.runs.verdict import Check, Judgement, measurement
 
 File = Mapping[str, Any]
+Row = Mapping[str, Any]
 SGD, USEFUL, RANDOM = Stored("cifar10-sgd-200.json"), Stored("cifar10-useful-8.json"), Stored("cifar10-random.json")
 SAM, HALF = Stored("cifar10-sam-200.json", minutes=17), Stored("cifar10.json")
 SAM_USEFUL, SAM_RANDOM = Stored("cifar10-sam-useful.json", minutes=23), Stored("cifar10-sam-random.json", minutes=21)
@@ -28,14 +30,22 @@ EQUAL_COST = "random repetition has USEFUL's whole cost, the early epochs includ
 HESSIAN = "Hessian of the mean loss over the first 100 images of each class, eval mode, float32"
 
 
+def by_seed(rows: Sequence[Row]) -> Sequence[Row]:
+    """The runs of an arm, which must be those of seeds 0, 1 and 2, as rules pair them."""
+    seeds = [row["seed"] for row in rows]
+    if seeds != [0, 1, 2]:
+        raise EvenlyError(f"a stored file has seeds {', '.join(map(str, seeds))}, and not 0, 1, 2; run its unit again")
+    return rows
+
+
 def errors(file: File) -> list[float]:
     """Test errors in %, by seed."""
-    return [row["test_error"] for row in file["rows"]]
+    return [row["test_error"] for row in by_seed(file["rows"])]
 
 
 def at_the_end(file: File, *names: str) -> list[float]:
     """A recorded quantity at the end of training, or the ratio of two, by seed; NaN where it did not converge."""
-    recorded = [row["recorded"][-1] for row in file["rows"]]
+    recorded = [row["recorded"][-1] for row in by_seed(file["rows"])]
     values = [[each.get(name, math.nan) for name in names] for each in recorded]
     return [value[0] / value[1] if len(names) > 1 else value[0] for value in values]
 

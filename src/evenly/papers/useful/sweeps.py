@@ -11,7 +11,7 @@ from evenly.papers.claims import claim
 from evenly.papers.judging import clearly_above
 from evenly.papers.nodes import Stored
 from evenly.papers.useful.comparisons import FEW_SEEDS
-from evenly.papers.useful.images import CHOICES, READ_BEFORE, SEEDS_RULE, SGD, USEFUL, File, errors, lower
+from evenly.papers.useful.images import CHOICES, READ_BEFORE, SEEDS_RULE, SGD, USEFUL, File, by_seed, errors, lower
 from evenly.runs.differences import mean
 from evenly.runs.verdict import Chart, Check, Judgement, Measurement, line, measurement
 
@@ -41,7 +41,7 @@ def stored(unit: str, minutes: int) -> Stored:
 
 def errors_of(file: File, arm: str) -> list[float]:
     """Test errors of an arm of the MLP in %, by seed."""
-    return [row.get("test_error", GUESSING) for row in file["arms"][arm]["rows"]]
+    return [row.get("test_error", GUESSING) for row in by_seed(file["arms"][arm]["rows"])]
 
 
 def lower_at_each(name: str, sgd: Errors, useful: Errors, known: float | None = None) -> Judgement:
