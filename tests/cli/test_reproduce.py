@@ -60,8 +60,8 @@ def test_why_a_claim_is_not_judged_is_printed(registry, evenly):
 
 def test_a_file_is_no_folder(registry, evenly, tmp_path):
     (tmp_path / "list.txt").write_text("mine")
-    for claims in ([], ["pde/full"]):
-        code, _, err = evenly("reproduce", *claims, "--out", str(tmp_path / "list.txt"))
+    for names in ([], ["pde/full"]):
+        code, _, err = evenly("reproduce", *names, "--out", str(tmp_path / "list.txt"))
         assert (code, "is a file; give a folder" in err) == (2, True)
 
 
