@@ -35,3 +35,11 @@ def test_a_published_value_stands_beside_ours_and_not_again(tmp_path) -> None:
     verdict = Verdict(statement, "small", "holds", Judgement([Check("it is", True)], numbers))
     page = write_page(tmp_path / "useful.html", claim_page([verdict], "A paper")).read_text()
     assert page.count("5.07") == page.count("4.79") == page.count("1.3x") == 1
+
+
+def test_a_reason_is_part_of_the_text_that_wraps(tmp_path) -> None:
+    """A cell of a table does not wrap, so that a long reason was cut off there."""
+    statement = Statement("pde/table2", "Table 2", "It gains.", fidelity="not testable: Waterbirds is not here")
+    verdict = Verdict(statement, "small", "not testable here", reason="Waterbirds is not here")
+    page = write_page(tmp_path / "pde.html", claim_page([verdict], "A paper")).read_text()
+    assert "Table 2. It gains. Reason: Waterbirds is not here." in page

@@ -212,11 +212,11 @@ def _ticks(values: Sequence[float]) -> tuple[list[float], list[str]]:
 
 def _untested(verdicts: Sequence[Verdict]) -> list[Table]:
     rows = [
-        Row(each.id, [Cell(each.reason)], note=f"{each.statement.where}: {each.statement.states}")
+        Row(each.id, [], note=f"{each.statement.where}. {each.statement.states} Reason: {each.reason}.")
         for each in verdicts
         if each.judgement is None
     ]
-    return [Table(["claim", "why"], rows, "Claims without a verdict.", "")] if rows else []
+    return [Table(["claim"], rows, "Claims without a verdict.", "")] if rows else []
 
 
 def _name(verdict: Verdict) -> str:
