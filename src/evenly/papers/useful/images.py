@@ -112,8 +112,8 @@ def sam_is_lowest(sgd: Sequence[float], useful: Sequence[float], sam: Sequence[f
     "was written.",
     where="Figure 3, CIFAR-10: SGD and SAM; Table 3, original data",
     states="SAM's test error is below SGD's, and below that of SGD with USEFUL.",
-    rule=f"{SEEDS_RULE}: SAM's error is below SGD's, and below USEFUL's. Side points: on every seed; SAM costs twice as "
-    "much as SGD, to 2%.",
+    rule=f"{SEEDS_RULE}: SAM's error is below SGD's, and below USEFUL's. Side points: on every seed; SAM costs twice "
+    "as much as SGD, to 2%.",
     published={"SGD": "5.07±0.04", "USEFUL": "4.79±0.05", "SAM": "4.23±0.08", "cost of SAM": "2x"},
     choices=CHOICES,
     uses=lambda scale: {"sgd": SGD, "useful": USEFUL, "sam": SAM},
@@ -123,9 +123,7 @@ def figure_3_sam(sgd: File, useful: File, sam: File) -> Judgement:
     costs = [row["cost_multiple"] for row in by_seed(sam["rows"])]
     twice = Check("SAM costs twice as much as SGD", all(abs(cost - 2) <= 0.04 for cost in costs), main=False)
     cost = measurement("cost of SAM", costs, "2x")
-    return evolve(
-        judgement, checks=[*judgement.checks, twice], measurements=[*judgement.measurements, cost]
-    )  # fmt: skip
+    return evolve(judgement, checks=[*judgement.checks, twice], measurements=[*judgement.measurements, cost])
 
 
 @claim(
