@@ -83,17 +83,17 @@ class Arm:
 
 @dataclass(frozen=True)
 class Series:
-    """The arms of a table, and about how many minutes they take on one H200.
+    """The arms of a table.
 
-    The minutes are an estimate, for the series by itself. `evenly improve` (docs/results/improve-celeba.md) took at
-    most 27 s, all told, for what one run of ERM costs, 800 steps with their evaluations; a run of PDE has 1,100 steps.
-    For GroupDRO's 12,000 steps, which are compiled, 10 ms each are assumed, and 100 s for compiling and evaluations.
+    The claims that wait for its file have an estimate of its minutes, by itself. `evenly improve`
+    (docs/results/improve-celeba.md) took at most 27 s, all told, for what one run of ERM costs, 800 steps with their
+    evaluations; a run of PDE has 1,100 steps. For GroupDRO's 12,000 steps, which are compiled, 10 ms each are assumed,
+    and 100 s for compiling and evaluations.
     """
 
     page: str
     title: str
     arms: tuple[Arm, ...]
-    minutes: int
 
 
 def pde(name: str = "pde", **settings: Any) -> Arm:
@@ -117,37 +117,31 @@ SERIES = {
         "celeba-pde-stages",
         "CelebA, the first 10,000 images: PDE after each stage",
         (pde(), replace(pde("warm-up continued"), continued=True), ERM),
-        6,
     ),
     "sizes": Series(
         "celeba-pde-sizes",
         "CelebA, the first 10,000 images: PDE with expansions of 5, 10 and 50",
         (pde("add 5", add=5), pde(), pde("add 50", add=50)),
-        8,
     ),
     "rates": Series(
         "celeba-pde-rates",
         "CelebA, the first 10,000 images: PDE with other learning rates in the expansion stage",
         (pde("factor 1", decay=1.0), pde("factor 0.1", decay=0.1), pde(), pde("factor 0.001", decay=0.001)),
-        9,
     ),
     "momentum": Series(
         "celeba-pde-momentum",
         "CelebA, the first 10,000 images: PDE with its momentum kept or reset after the warm-up",
         (pde(), pde("reset", reset_momentum=True)),
-        4,
     ),
     "recipe": Series(
         "celeba-dro-recipe",
         "CelebA, the first 10,000 images: GroupDRO at its published learning rate and weight decay, and PDE",
         (pde(), group_dro()),
-        13,
     ),
     "augment": Series(
         "celeba-pde-augment",
         "CelebA, the first 10,000 images: GroupDRO and PDE with and without augmentation",
         (pde(), pde("pde, basic", augment="basic"), group_dro(), group_dro("group_dro, basic", augment="basic")),
-        25,
     ),
     "attention": Series(
         "cifar-mnist-attention",
@@ -156,7 +150,6 @@ SERIES = {
             Arm("erm on composites", "erm", COMPOSITE | {"epochs": 20, "schedule": "cosine"}, data="cifar-mnist"),
             Arm("pde on composites", "pde", COMPOSITE | STAGES, data="cifar-mnist"),
         ),
-        5,
     ),
 }
 """In the order of worth for their minutes."""
@@ -342,7 +335,7 @@ def bring_home(name: str, args: argparse.Namespace) -> None:
     file.write_text(json.dumps(measured).replace('{"seed"', '\n{"seed"') + "\n")
 
 
-def _page(file: Path) -> None:
+def write_page(file: Path) -> None:
     """The page of a JSON file, beside it."""
     file.with_suffix(".md").write_text("\n".join(_lines(json.loads(file.read_text()), file.name)) + "\n")
 
@@ -403,7 +396,7 @@ def main() -> None:
     args = parser.parse_args()
     args.started = time.monotonic()
     if args.verb == "page":
-        _page(args.file)
+        write_page(args.file)
         return
     sys.exit(0 if run(args) else MORE_TO_DO)
 

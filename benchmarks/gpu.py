@@ -255,12 +255,12 @@ def answers_file(run: Path) -> Path:
 def run_command(command: Command, args: argparse.Namespace) -> bool:
     """Run a unit of another script until it is done or the part's time is over; whether it is done."""
     needed = {"weights": args.weights, "results": args.results}
-    if "{celeba-features}" in command.line:
+    if "{celeba-features}" in command.arguments:
         needed["celeba-features"] = file_of("celeba-features", args)
-    template = command.line.replace("--weights {weights} ", "") if args.trial else command.line
-    script, *arguments = shlex.split(template.format(**needed))
+    template = command.arguments.replace("--weights {weights}", "") if args.trial else command.arguments
+    arguments = shlex.split(template.format(**needed))
     home = args.out / "home"
-    line = [sys.executable, str(Path(__file__).with_name(script)), *arguments, "--out", str(args.out)]
+    line = [sys.executable, str(Path(__file__).with_name(f"{command.script}.py")), *arguments, "--out", str(args.out)]
     line += ["--home" if command.in_parts else "--results", str(home), "--commit", args.commit, "--device", args.device]
     if command.in_parts:
         line += ["--seconds", str(args.started + args.seconds - time.monotonic())]
@@ -352,7 +352,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="unit", required=True, metavar="UNIT")
     titles = {name: unit.title for name, unit in UNITS.items()}
-    titles |= {name: command.line for name, command in COMMANDS.items()}
+    titles |= {name: f"{command.script}.py {command.arguments}" for name, command in COMMANDS.items()}
     for name, title in ({"next": "run the queue, each unit in a folder of its own"} | titles).items():
         verb = verbs.add_parser(name, help=title)
         verb.add_argument("--out", type=Path, required=True, help="run folders; the same command goes on from them")

@@ -225,7 +225,7 @@ def bring_home(series: Series, args: argparse.Namespace, device: torch.device) -
     file.write_text(json.dumps(measured, indent=None) + "\n")
 
 
-def _page(file: Path) -> None:
+def write_page(file: Path) -> None:
     """The page of a JSON file, beside it."""
     file.with_suffix(".md").write_text("\n".join(_lines(json.loads(file.read_text()))) + "\n")
 
@@ -288,7 +288,7 @@ def main() -> None:
     if args.verb == "run" and args.epochs is None:
         args.epochs = TRIAL_EPOCHS if args.trial else EPOCHS
     if args.verb == "page":
-        _page(args.file)
+        write_page(args.file)
         return
     sys.exit(0 if run(args) else MORE_TO_DO)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from gpu_units import UNITS, Unit
+from gpu_units import COMMANDS, UNITS, Unit
+
+from evenly.errors import EvenlyError
 
 TRAINING_IMAGES = 50_000
 NETWORKS = {"preact_resnet18": "Pre-activation ResNet-18", "vgg19": "VGG-19"}
@@ -35,10 +36,10 @@ def write_page(file: Path) -> None:
     """The page of a JSON file, beside it; another script's file has the page of that script."""
     measured = json.loads(file.read_text())
     if "unit" not in measured:
-        script = re.search(r"benchmarks/(\w+)\.py", measured.get("command", ""))
-        if script is None:
-            raise SystemExit(f"{file} is not a file of a unit of benchmarks/gpu.py; give another")
-        importlib.import_module(script[1])._page(file)
+        scripts = [command.script for command in COMMANDS.values() if command.page == file.stem]
+        if not scripts or not hasattr(script := importlib.import_module(scripts[0]), "write_page"):
+            raise EvenlyError(f"{file} has no page here; give a file of a unit of benchmarks/gpu.py")
+        script.write_page(file)
         return
     file.with_suffix(".md").write_text("\n".join(_lines(measured)) + "\n")
 

@@ -127,35 +127,37 @@ class Command:
 
     Attributes:
         page: its file in docs/results, without the suffix.
-        line: the script and its arguments; {weights} stands for a file of ImageNet's weights of a MobileNetV2,
+        script: its name, without the suffix.
+        arguments: {weights} stands for a file of ImageNet's weights of a MobileNetV2,
             {results} for docs/results, and {celeba-features} for the file of that unit.
         in_parts: whether the script stops by itself after `--seconds`; another one is interrupted, and goes on as well.
         folder: where the queue has its runs, if it shares them with other units.
     """
 
     page: str
-    line: str
+    script: str
+    arguments: str
     in_parts: bool = False
     folder: str = ""
 
 
 def mlp(series: str, page: str) -> Command:
-    return Command(page, f"gpu_mlp.py run --series {series}", in_parts=True)
+    return Command(page, "gpu_mlp", f"run --series {series}", in_parts=True)
 
 
 def sweep(series: str, page: str, folder: str = "celeba-sweeps") -> Command:
-    line = f"celeba_sweeps.py run --series {series} --weights {{weights}}"
-    return Command(page, line, in_parts=True, folder=folder)
+    arguments = f"run --series {series} --weights {{weights}}"
+    return Command(page, "celeba_sweeps", arguments, in_parts=True, folder=folder)
 
 
 def target(domain: str) -> Command:
-    line = f"real_images.py domains --target {domain} --weights {{weights}} --seeds 4 --jobs 8"
-    return Command(f"pacs-{domain}", line)
+    arguments = f"domains --target {domain} --weights {{weights}} --seeds 4 --jobs 8"
+    return Command(f"pacs-{domain}", "real_images", arguments)
 
 
 def composite(name: str) -> Command:
-    line = f"real_images.py features {name} --seeds 4 --first-seed 10 --crossed-probes --name {name}-4"
-    return Command(f"{name}-4", f"{line} --chosen {{results}}/{name}.json")
+    arguments = f"features {name} --seeds 4 --first-seed 10 --crossed-probes --name {name}-4"
+    return Command(f"{name}-4", "real_images", f"{arguments} --chosen {{results}}/{name}.json")
 
 
 COMMANDS = {
@@ -173,10 +175,10 @@ COMMANDS = {
     "dro-recipe": sweep("recipe", "celeba-dro-recipe"),
     "attention": sweep("attention", "cifar-mnist-attention", ""),
     "celeba-features": Command(
-        "celeba-features", "real_images.py features celeba --weights {weights} --seeds 4 --jobs 8"
+        "celeba-features", "real_images", "features celeba --weights {weights} --seeds 4 --jobs 8"
     ),
     "celeba-importance": Command(
-        "celeba-importance", "celeba_importance.py --weights {weights} --chosen {celeba-features} --jobs 6"
+        "celeba-importance", "celeba_importance", "--weights {weights} --chosen {celeba-features} --jobs 6"
     ),
     "pacs-cartoon": target("cartoon"),
     "pacs-art": target("art"),

@@ -85,12 +85,6 @@ def test_every_claim_is_judged_from_the_files_of_a_trial(
     assert all(each.judgement is not None and each.judgement.checks for each in verdicts.values())
 
 
-def test_the_minutes_of_a_claim_are_those_of_its_series(trial: Home) -> None:
-    minutes = {f"{series.page}.json": series.minutes for series in trial[0].SERIES.values()}
-    waits = [node for id in IDS for node in nodes_in(all_claims()[id].uses(Scale()))]  # type: ignore[misc]
-    assert {node.file: node.minutes for node in waits if isinstance(node, Stored)} == minutes
-
-
 def test_the_evaluation_that_a_claim_takes_is_the_epoch_that_was_selected(trial: Home) -> None:
     script, home = trial
     for series in script.SERIES.values():
@@ -100,7 +94,7 @@ def test_the_evaluation_that_a_claim_takes_is_the_epoch_that_was_selected(trial:
             assert row["epoch"][k] == row["selected"]["epoch"]
             assert row["cost_so_far"][k] / row["training_images"] == pytest.approx(row["selected"]["after_epochs"])
             assert row["test"]["groups"][k] == pytest.approx(row["selected"]["test"]["groups"], abs=1e-5)
-        script._page(home / f"{series.page}.json")
+        script.write_page(home / f"{series.page}.json")
         page = (home / f"{series.page}.md").read_text()
         assert all(f"| {arm.name} |" in page for arm in series.arms)
 

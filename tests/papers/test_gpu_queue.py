@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from evenly.errors import EvenlyError
 from evenly.papers import nodes
 from evenly.papers.claims import Scale, all_claims
 from evenly.papers.nodes import Stored, is_stored, nodes_in
@@ -147,6 +148,15 @@ def test_what_was_measured_before_does_not_decide_a_sweep(id, known, outcome, mo
     for node in nodes_in(tree["sgd"]):
         (tmp_path / node.file).write_text(json.dumps(arm(False)))
     assert judged([id], tmp_path, monkeypatch, tmp_path / "claims")[id].outcome == outcome
+
+
+@pytest.mark.parametrize("seeds", [[10, 11, 12], [0, 1], [0, 2, 1]])
+def test_other_seeds_are_not_paired(seeds) -> None:
+    file = arm(False)
+    rows = [row | {"seed": seed} for row, seed in zip(file["rows"], seeds, strict=False)]
+    judge = all_claims()["useful/table5-sgd"].judge
+    with pytest.raises(EvenlyError, match=r"has seeds .* and not 0, 1, 2; run its unit again"):
+        judge(high=file | {"rows": rows}, low=file)
 
 
 def trial(gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: str) -> int:

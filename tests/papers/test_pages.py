@@ -73,6 +73,7 @@ def test_a_claim_may_be_there_before_its_files(monkeypatch: pytest.MonkeyPatch, 
         ("[]", "holds no results"),
         ('{"trial": 20}', "is of a trial"),
         ('{"unit": "vgg19"}', "holds the results of vgg19"),
+        ('{"unit": "200"}', "holds the results of 200"),  # a name that ends alike, as random and sam-random
     ],
 )
 def test_a_stored_file_that_is_not_what_it_should_be(content, message, monkeypatch, tmp_path) -> None:

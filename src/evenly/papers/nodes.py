@@ -182,7 +182,7 @@ def read_stored(node: Stored) -> StoredResult:
     if content.get("trial"):
         raise EvenlyError(f"docs/results/{node.file} is of a trial on random images{again}")
     unit = str(content.get("unit", ""))
-    if not Path(node.file).stem.endswith(unit):
+    if unit and Path(node.file).stem.partition("-")[2] != unit:  # after the data set: cifar10-sam-200
         raise EvenlyError(f"docs/results/{node.file} holds the results of {unit}{again}")
     return StoredResult(content)
 
